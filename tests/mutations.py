@@ -86,9 +86,12 @@ MUTATIONS = (
     Mutation(
         "keys/tree.py", " if isinstance(value, (list, tuple, dict)) or is_dataclass(value) else None", "", (TREE,)
     ),
-    Mutation("keys/tree.py", "(Module, FunctionType)):", "Module):", (TREE, CONTEXTS)),
+    Mutation("keys/tree.py", "STATEFUL = (Module, FunctionType, ", "STATEFUL = (Module, ", (TREE, CONTEXTS)),
+    Mutation("keys/tree.py", "FunctionType, Enum, type)", "FunctionType, type)", (CONTEXTS,)),
+    Mutation("keys/tree.py", "FunctionType, Enum, type)", "FunctionType, Enum)", (CONTEXTS,)),
+    Mutation("keys/tree.py", "    if isinstance(value, tuple) or is_dataclass(value):\n", "    if 0:\n", (CONTEXTS,)),
     Mutation(GRAPHS, "    return None if beyond else match[1]", "    return match[1]", (CONTEXTS,)),
-    Mutation(CASTS, "(Module, type, Enum, FunctionType)", "(Module, type, Enum)", (FILTERED, WORLDS)),
+    Mutation(CASTS, "isinstance(value, STATEFUL)", "isinstance(value, Module)", (FILTERED, WORLDS)),
     Mutation(CASTS, 'Verdict.CHECK if kind == "HASATTR"', 'Verdict.IMPLIED if kind == "HASATTR"', (FILTERED, WORLDS)),
     Mutation("keys/layout.py", "in (str, tuple):  # a keyword", "is str:  # a keyword", (LAYOUT,)),
     Mutation(SIGNED, "|| is_computed(type, name) ", "", (NATIVE,)),

@@ -193,7 +193,7 @@ class MissContext:
         named = self.core.backend.arguments(self.args, self.kwargs)
         for name in offer.written or ():
             if any(True for _ in states(named.get(name), name)):
-                return f"it writes {name}, and the state of a module or a function is not copied"
+                return f"it writes {name}, and what hangs on a module, function or class is not copied"
         if torch.are_deterministic_algorithms_enabled():
             return "deterministic algorithms are asked for, and timing is not deterministic"
         return trial.hooked() or trial.memory_refusal(self.settings.copy_limit)

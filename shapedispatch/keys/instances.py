@@ -61,7 +61,7 @@ def _is_ordinary(kind: type) -> bool:
         or any(map(_is_of_c, kind.__mro__[:-1]))
     ):
         return False
-    usual: object = object.__getattribute__
+    usual: object = object.__getattribute__  # to mypy, no other type's could be the same
     return kind.__getattribute__ is usual and not hasattr(kind, "__torch_function__")
 
 
@@ -93,10 +93,12 @@ def _in_slots(value: Any, kind: type) -> Iterator[tuple[str, Any]]:
 
 def _is_computed(kind: type, held: Mapping[str, Any]) -> bool:
     """Whether the class, and not the instance, says what an attribute is that the instance has."""
-    if all(held.keys().isdisjoint(vars(base)) for base in kind.__mro__[:-1]):
-        return False
-    in_class = (getattr(kind, name, None) for name in held)
-    return any(hasattr(type(one), "__set__") and type(one) is not MemberDescriptorType for one in in_class)
+    for name in held if any(held.keys() & vars(base).keys() for base in kind.__mro__[:-1]) else ():
+        # As it stands there: a descriptor may give something else.
+        in_class = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        if hasattr(type(in_class), "__set__") and type(in_class) is not MemberDescriptorType:
+            return True
+    return False
 
 
 def _is_alive(item: Any) -> bool:

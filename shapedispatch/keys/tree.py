@@ -13,6 +13,7 @@ import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from types import FunctionType, MemberDescriptorType
 from typing import Any
 
@@ -24,6 +25,7 @@ from .instances import FLAT, attributes_of
 
 __all__ = [
     "FLAT",
+    "STATEFUL",
     "children",
     "device_of",
     "extent",
@@ -103,16 +105,25 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(child)
 
 
-def states(value: Any, path: str) -> Iterator[str]:
-    """Where in an argument modules and functions stand: what they reach is no part of the call, and nothing copies it.
+STATEFUL = (Module, FunctionType, Enum, type)
+"""What a call is given by which it is: what hangs on it is no part of the call, and nothing copies it."""
 
-    ``path`` is the argument's own; each is as Python writes it: ``x[0]``, ``x['a']``, ``x.a``.
+
+def states(value: Any, path: str) -> Iterator[str]:
+    """Where in an argument something `STATEFUL` stands, also beside the items of a named tuple or a dataclass's fields.
+
+    ``path`` is the argument's own; each is as Python writes it: ``x[0]``, ``x['a']``, ``x.a``, an item of a named tuple
+    both ways.
     """
-    if isinstance(value, (Module, FunctionType)):
+    if isinstance(value, STATEFUL):
         yield path
         return
     for name, item in children(value) or ():
         yield from states(item, path_of(path, value, name))
+    if isinstance(value, tuple) or is_dataclass(value):
+        named = zip(getattr(value, "_fields", ()), value if isinstance(value, tuple) else (), strict=False)
+        for name, item in (*named, *getattr(value, "__dict__", {}).items()):
+            yield from states(item, f"{path}.{name}")
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -78,11 +79,41 @@ def test_a_module_that_is_written_is_not_timed() -> None:
     f = shapedispatch(hints=(), store=False, mutates=("module",), variants=[lambda module, x: adds(module, x)])(adds)
     f(module, x)
     assert module.total.tolist() == [1.0, 1.0, 1.0]
-    assert any("the state of a module or a function is not copied" in note for note in f.explain(module, x).notes)
+    assert any("what hangs on a module, function or class is not copied" in note for note in f.explain(module, x).notes)
 
 
-@pytest.mark.parametrize("given", [lambda fn: fn, lambda fn: [fn], lambda fn: types.SimpleNamespace(fn=fn)])
-def test_what_a_function_of_the_call_closes_over_is_written_once(given: Callable[[Any], Any]) -> None:
+@dataclasses.dataclass
+class Holder:
+    """Holds a function in its field, or beside."""
+
+    fn: Any = None
+
+
+class Row(NamedTuple):
+    """As above, of its items."""
+
+    fn: Any
+
+
+def beside(fn: Any) -> Holder:
+    """It is no field."""
+    made = Holder()
+    made.more = fn  # type: ignore[attr-defined]  # as a user may
+    return made
+
+
+HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    "itself": (lambda fn: fn, lambda x, fn: fn(x)),
+    "in a list": (lambda fn: [fn], lambda x, held: held[0](x)),
+    "in a named tuple": (Row, lambda x, held: held.fn(x)),
+    "of an object": (lambda fn: types.SimpleNamespace(fn=fn), lambda x, held: held.fn(x)),
+    "a field": (Holder, lambda x, held: held.fn(x)),
+    "beside the fields": (beside, lambda x, held: held.more(x)),
+}
+
+
+@pytest.mark.parametrize(("given", "calls"), HOLDERS.values(), ids=HOLDERS)
+def test_what_a_function_of_the_call_closes_over_is_written_once(given: Any, calls: Any) -> None:
     """It is no part of a call's copies, wherever the function stands."""
     total = torch.zeros(3)
 
@@ -90,15 +121,38 @@ def test_what_a_function_of_the_call_closes_over_is_written_once(given: Callable
         total.add_(x)
         return x + total
 
-    def calls(x: torch.Tensor, held: Any) -> Any:
-        return (held.fn if isinstance(held, types.SimpleNamespace) else held[0] if isinstance(held, list) else held)(x)
-
     f = shapedispatch(hints=(), store=False, variants=[lambda x, held: calls(x, held)])(calls)
     for times in range(1, 4):
         f(torch.ones(3), given(adds))
         assert total.tolist() == [times] * 3
     (refused,) = f.explain(torch.ones(3), given(adds)).refusals
     assert refused.reasons[0].endswith("__closure__[0].cell_contents")  # and no argument: a build writes that
+
+
+class Holds:
+    """A class that is an argument itself."""
+
+    total = torch.zeros(3)
+
+
+class Member(enum.Enum):
+    """As above, of a member."""
+
+    ONE = (Holds.total,)
+
+
+@pytest.mark.parametrize(
+    ("held", "reads"), [(Holds, lambda held: held.total), (Member.ONE, lambda held: held.value[0])]
+)
+def test_what_hangs_on_a_class_or_a_member_of_an_enum_is_written_once(held: Any, reads: Callable[[Any], Any]) -> None:
+    """An argument is such a thing by which it is."""
+    Holds.total.zero_()
+    f = shapedispatch(hints=(), store=False, variants=[lambda x, held: reads(held).add_(1) + x])(
+        lambda x, held: x + reads(held).add_(1)
+    )
+    for times in range(1, 4):
+        f(torch.ones(3), held)
+        assert Holds.total.tolist() == [times] * 3
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,25 @@ class Computed:
         return 2
 
 
+class Keeps:
+    """Gives twice what stands in the dict; of the class, a number."""
+
+    def __get__(self, holder: Any, kind: Any = None) -> int:
+        return 1 if holder is None else 2 * vars(holder)["held"]
+
+    def __set__(self, holder: Any, value: int) -> None:
+        vars(holder)["held"] = value
+
+
+class Kept:
+    """Has what a descriptor keeps in its dict."""
+
+    held = Keeps()
+
+    def __init__(self) -> None:
+        self.held = 1
+
+
 class Overrides:
     """Has a say in what torch's functions do."""
 
@@ -67,7 +86,7 @@ def test_an_instance_is_all_that_it_holds(value: Any, held: dict[str, Any]) -> N
     [
         Thing(torch.ones(2)), Thing((1, torch.ones(2))), Thing(nn.Identity()), Thing(Config(torch.ones(2))),
         Thing([]), Thing({}), Thing([Thing(1)]),
-        Unknown(), Computed(), Overrides(), SimpleNamespace(**{f"n{i}": i for i in range(MOST_ATTRIBUTES + 1)}),
+        Unknown(), Computed(), Kept(), Overrides(), SimpleNamespace(**{f"n{i}": i for i in range(MOST_ATTRIBUTES + 1)}),
         object(), re.compile("a"), functools.partial(int), random.Random(0), ast.Name("a"), torch.Generator(), 3, [1],
         int, with_more(lambda: None), ValueError("a"),
     ],

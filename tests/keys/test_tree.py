@@ -3,8 +3,7 @@ from __future__ import annotations
 import collections
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -22,6 +21,12 @@ class Pair:
 
     left: Any
     right: Any
+
+
+class Named(NamedTuple):
+    """Read by name and by place."""
+
+    kind: Any
 
 
 def test_tensors_are_found_through_containers_in_order() -> None:
@@ -225,11 +230,12 @@ def test_no_elements_that_are_one_are_missed(dims: list[tuple[int, int]]) -> Non
 
 
 def test_states_are_found_wherever_they_stand() -> None:
-    """A module's tensors, and what a function closes over, are no part of a call."""
+    """What a module holds and a function closes over, and what hangs on a class, is no part of a call."""
     layer, function = nn.Identity(), lambda: None
-    assert isinstance(function, FunctionType)
-    found = states([layer, {"a": (1, function)}, Thing(function), torch.ones(2)], "x")
-    assert [*found] == ["x[0]", "x[1]['a'][1]", "x[2].held"]
+    pair = Pair(1, 2)
+    pair.more = layer  # type: ignore[attr-defined]  # as a user may
+    found = states([layer, {"a": (1, function)}, Thing(function), pair, Named(int), torch.ones(2)], "x")
+    assert [*found] == ["x[0]", "x[1]['a'][1]", "x[2].held", "x[3].more", "x[4][0]", "x[4].kind"]
     assert [*states(layer, "x")] == ["x"]
 
 

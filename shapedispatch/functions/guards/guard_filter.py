@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,10 +20,10 @@ from torch import Tensor
 from torch._dynamo import eval_frame, external_utils, variables
 from torch._dynamo.guards import CheckFunctionManager
 from torch.fx import _symbolic_trace as symbolic_trace
-from torch.nn import Module
 
 from ...keys.instances import attributes_of
 from ...keys.key import Bypass, describe
+from ...keys.tree import STATEFUL
 
 __all__ = [
     "CODE_GUARDS",
@@ -82,7 +81,7 @@ class GuardFilter:
                 self._sort(value, f"L['{name}']")
 
     def _sort(self, value: Any, path: str) -> None:
-        if isinstance(value, (Module, type, Enum, FunctionType)):
+        if isinstance(value, STATEFUL):
             self.states.append(path)  # keyed by which it is, not by what hangs on it
         elif isinstance(value, Tensor):
             self.tensors.add(path)
