@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from .orders import Order, Orders
 
-__all__ = ["Account", "Allowance", "KeptAnswers", "Later", "LeftForNext"]
+__all__ = ["Account", "Allowance", "KeptAnswers", "Later", "LeftForNext", "Steps"]
 
 IN_VAIN = 0.01
 """What part of a class's time goes at most into asking what others have come to where they have come to nothing."""
@@ -68,6 +68,18 @@ class Account:
         self.news += 1
 
 
+@dataclass(slots=True, eq=False)
+class Steps:
+    """What earlier looks at the same key have come to, where one is not enough to decide it."""
+
+    search: Any = None
+    """Of a search whose candidates are all there: what `miss` goes on with, and need not make again."""
+    compared: dict[Any, Any] = field(default_factory=dict)
+    """Of candidates that are compared with plain, few in a look: what was found."""
+    requests: dict[Any, Any] = field(default_factory=dict)
+    """Of a kernel's configs: what would be compiled, which the key decides and Triton takes its time to say."""
+
+
 class Later(Protocol):
     """For builds that nobody waits for: what may be ordered now, and how far that is.
 
@@ -77,8 +89,7 @@ class Later(Protocol):
     exact: bool
     in_steps: bool
     """Whether one thing that takes time is done in a look."""
-    compared: dict[Any, Any]
-    """What earlier looks at the same key have found of candidates that are compared with plain, few in a look."""
+    steps: Steps
 
     def worth_exact(self) -> bool:
         """``exact``; where it is not, one is left out."""
@@ -171,7 +182,7 @@ class Allowance:
     left: bool = False
     """Whether something is left for the next look, which has enough to do then."""
     waits: list[str] = field(default_factory=list)
-    compared: dict[Any, Any] = field(default_factory=dict)
+    steps: Steps = field(default_factory=Steps)
 
     def worth_exact(self) -> bool:
         """See `Later`."""

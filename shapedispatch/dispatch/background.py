@@ -19,7 +19,7 @@ import torch
 
 from ..autotune.choose import PlainRaised
 from ..background import imports
-from ..background.account import Account, Allowance, LeftForNext
+from ..background.account import Account, Allowance, LeftForNext, Steps
 from ..choices.between import meanwhile
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.known_choices import why_again
@@ -87,7 +87,7 @@ class Waiting:
     short: bool = False
     """Whether it has left something out for want of worth: what others leave out says nothing of that."""
     failed: str = ""
-    compared: dict[Any, Any] = field(default_factory=dict)  # see `account.Later`
+    steps: Steps = field(default_factory=Steps)
     clock_s: Callable[[], float] = time.perf_counter
     judges: ClassVar[bool] = False
 
@@ -310,8 +310,8 @@ def allowance_of(waiting: Waiting, device: torch.device, may_begin: bool, exact:
     core, account, orders = waiting.core, waiting.account, waiting.core.orders()
     kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
     in_steps = orders.paced and not (waiting.known or waiting.forced)
-    may, known = (may_begin, exact, core.earn()), waiting.compared
-    return Allowance(core.backend.name, orders, account, *may, kept, in_steps, compared=known)
+    may = (may_begin, exact, core.earn())
+    return Allowance(core.backend.name, orders, account, *may, kept, in_steps, steps=waiting.steps)
 
 
 def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +27,7 @@ from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..ranks.ledger import Ledger
 from ..records import UNDECIDED, Choice, Refusal
-from ..settings.resolve import settings
+from ..settings.resolve import Resolved, settings
 from ..shapes.dims import DimsMismatch
 from .agreed import agreed_entry, captured_entry
 
@@ -190,9 +191,12 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     And whether another process need not look for it again.
     """
     earlier: tuple[Refusal, ...] = ()  # by a search, whose candidates do not come again
+    if ctx.later is not None and (begun := _begun(ctx, ctx.later)):
+        return _searched(begun.search, lambda: begun.offer, ctx, ctx.later), False
     offer, entry = _decided(ctx, lambda: ctx.offer(request))
     if offer.search is not None and ctx.later is not None and _by_calls(offer.search, ctx):
-        return _searched(offer.search, ctx, ctx.later), False
+        all_of_them = partial(offer.search.offer, hold=True)
+        return _searched(offer.search.without_call(), all_of_them, ctx, ctx.later), False
     if offer.search is not None:
         with offer.search as search:
             offer, entry = _decided(ctx, search.offer, search.at, at_once=True)
@@ -215,19 +219,48 @@ def _by_calls(search: Search, ctx: MissContext) -> bool:
     return search.at is None and search.many <= ctx.settings.max_builds // 2 and ctx.why_not_online() is None
 
 
-def _searched(search: Search, ctx: MissContext, later: Later) -> Entry:
+class _Begun(NamedTuple):
+    """A search of which all candidates were there at an earlier look: to make the offer again takes longer than some.
+
+    It holds none of the call's arguments.
+    """
+
+    search: Search
+    offer: Offer
+    settings: Resolved
+
+    def stands(self, ctx: MissContext) -> bool:
+        """Whether it would be made again as it is: all that was built is held yet, and the settings are the same."""
+        builds = [one.build for one in self.offer.candidates if one.build is not None]
+        return self.settings == ctx.settings and all(ctx.core.table.build(one) is not None for one in builds)
+
+
+def _begun(ctx: MissContext, later: Later) -> _Begun | None:
+    """What an earlier look at the key has begun, if that stands."""
+    begun: _Begun | None = later.steps.search
+    return begun if begun is not None and begun.stands(ctx) else None
+
+
+def _searched(search: Search, offered: Callable[[], Offer], ctx: MissContext, later: Later) -> Entry:
     """The entry that learns which config is best; an offer is made of what was found when that is over.
 
-    What waits for it holds no call.
+    What waits for it holds no call, and ``search`` holds none. Raises LeftForNext.
     """
-    found, kept_then = search.without_call(), ctx.kept
+    kept_then = ctx.kept
+
+    def offered_once() -> Offer:
+        offer = offered()
+        later.raise_if_left()  # else all is there
+        later.steps.search = _Begun(search, offer, ctx.settings)
+        return offer
 
     def kept(entry: Entry) -> Entry:
-        found.keep(entry.choice)
+        search.keep(entry.choice)
         later.revisit()
         return kept_then(entry)
 
-    _, entry = _decided(replace(ctx, kept=kept), lambda: search.offer(hold=True))
+    _, entry = _decided(replace(ctx, kept=kept), offered_once)
+    later.steps.search = None
     if not isinstance(entry.learner, Learning):
         search.keep(entry.choice)
         if entry.choice.origin == "timed":

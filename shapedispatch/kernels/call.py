@@ -44,11 +44,11 @@ class KernelCall:
     device: int
     key: Key = ()
     resolved: dict[int, ResolvedConfig] = field(default_factory=dict)
+    names: tuple[str, ...] = field(init=False)
+    """The kernel's parameters."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The kernel's parameters."""
-        return tuple(parameter.name for parameter in self.parameters)
+    def __post_init__(self) -> None:
+        self.names = tuple(parameter.name for parameter in self.parameters)
 
     @property
     def positional(self) -> dict[str, Any]:

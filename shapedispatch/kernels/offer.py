@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,7 +62,6 @@ class KernelOfferBuilder(OfferBuilder):
     made: dict[str, Build] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     effects: Effects = field(default_factory=Effects)
-    requests: dict[Hashable, Any] = field(default_factory=dict)  # see `RemoteConfigs`
 
     @property
     def places(self) -> Sequence[int | None]:
@@ -126,8 +125,7 @@ class KernelOfferBuilder(OfferBuilder):
         asked = {one.name: self.call.arguments(facts) for one, facts in ready if one.name != "plain"}
         if later is None or self.request.only is not None or not asked:
             return {}
-        of_call = (self.call.device, self.of_class, self.memory, later, self.requests)
-        remote = RemoteConfigs(self.builds, static, *of_call)
+        remote = RemoteConfigs(self.builds, static, self.call.device, self.of_class, self.memory, later)
         not_now = remote.not_now(asked)
         note = f"{WITHIN}{remote.here}"
         if remote.here and note not in self.notes:

@@ -23,8 +23,8 @@ __all__ = ["NotNow", "RemoteConfigs"]
 
 UNEARNED = "not enough time was spent in such calls to have it compiled"
 NEXT = "what was compiled is loaded in the next calls"
-LOAD_S = 0.01
-"""How long a look goes on loading what was compiled: to see what there is takes as long as to load one or two."""
+LOAD_S = 0.0025
+"""How long a look goes on loading what was compiled: one takes about as long."""
 
 
 class NotNow(NamedTuple):
@@ -48,8 +48,6 @@ class RemoteConfigs:
     of_class: Hashable
     memory: Table
     later: Later
-    requests: dict[Hashable, CompileRequest | Untransportable | None]
-    """What was found out in this look already, by name and constants: Triton takes its time to say so."""
     here: str = ""
     """Why some of it is compiled within the call, if so."""
 
@@ -94,10 +92,10 @@ class RemoteConfigs:
 
     def _requested(self, name: str, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
         """What would be compiled; None where nothing would be, or where Triton will say itself why it cannot be."""
-        known = name, frozenset(self.static)
-        if known not in self.requests:
-            self.requests[known] = self._asked_for(arguments)
-        return self.requests[known]
+        known, requests = (name, frozenset(self.static)), self.later.steps.requests
+        if known not in requests:
+            requests[known] = self._asked_for(arguments)
+        return requests[known]  # type: ignore[no-any-return]  # what stands here is from here
 
     def _asked_for(self, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
         try:
@@ -126,7 +124,7 @@ class RemoteConfigs:
         for name, (arguments, request) in list(unloaded.items()):
             self._load(arguments, request)
             del unloaded[name]
-            self.requests[name, frozenset(self.static)] = None
+            self.later.steps.requests[name, frozenset(self.static)] = None
             if time.perf_counter() > end_s:
                 break
         return None if unloaded else True

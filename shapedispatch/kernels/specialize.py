@@ -32,24 +32,14 @@ from typing import Any, TypeAlias
 from torch import Tensor
 from torch.nn import Parameter as TensorParameter
 
-from ..keys.instances import attributes_of
+from ..keys.instances import Placeholder, attributes_of
 from ..keys.key import Bypass, Key, describe
 
 __all__ = ["ABSENT", "Keyed", "Parameter", "Specializer", "parameters_of"]
 
 
-class _Placeholder:
-    """Stands for an argument that the call does not give."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-ABSENT = _Placeholder("left to a config or a heuristic")
-MISSING = _Placeholder("missing")
+ABSENT = Placeholder("left to a config or a heuristic")
+MISSING = Placeholder("missing")
 WIDTHS = ((range(-(2**31), 2**31), 0), (range(-(2**63), 2**63), 4), (range(2**64), 8))
 """Integers of 32, 64 and unsigned 64 bits, and what each width adds to an integer's class."""
 

@@ -16,9 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-__all__ = ["FLAT", "attributes_of", "holds_all_in_its_dict", "is_made_of_attributes"]
+__all__ = ["FLAT", "Placeholder", "attributes_of", "holds_all_in_its_dict", "is_made_of_attributes"]
 
-FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device})
+
+class Placeholder:
+    """Stands for an argument that a call does not give."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+FLAT = frozenset({int, bool, float, complex, str, bytes, type(None), torch.dtype, torch.device, Placeholder})
 """Types that can hold no tensor, for a quick look."""
 
 MOST_ATTRIBUTES = 64

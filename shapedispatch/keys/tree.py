@@ -83,7 +83,7 @@ def children(value: Any) -> Iterable[tuple[Any, Any]] | None:
         return None if type(value) is torch.Size else enumerate(value)
     if isinstance(value, dict):
         return value.items()
-    if type(value) in FLAT or isinstance(value, (Tensor, Module, type)):
+    if type(value) in FLAT or isinstance(value, _LEAVES):
         return None
     if is_dataclass(value):
         return [(field.name, getattr(value, field.name)) for field in fields(value) if hasattr(value, field.name)]
@@ -107,6 +107,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 STATEFUL = (Module, FunctionType, Enum, type)
 """What a call is given by which it is: what hangs on it is no part of the call, and nothing copies it."""
+_LEAVES = (Tensor, *STATEFUL)
 
 
 def states(value: Any, path: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from shapedispatch.kernels.remote_configs import RemoteConfigs
 from shapedispatch.kernels.runtime import loaded
 from shapedispatch.kernels.runtime.remote_compile import COMPILER, RequestResult
 from shapedispatch.kernels.runtime.sent_kernel import Untransportable
+from shapedispatch.kernels.tuned_configs import ConfigSearch
 from shapedispatch.online import real_calls
 from shapedispatch.records import Refusal
 from tests.built_here import BuiltHere, learning_here
@@ -159,18 +161,16 @@ def test_what_was_compiled_is_loaded_few_in_a_call(
     assert len(read) == 1  # of the first config, which a call has compiled
 
 
-def test_triton_is_asked_once_in_a_look_what_it_would_compile(
+def test_triton_is_asked_once_at_a_key_what_it_would_compile(
     driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often the look needs to know."""
+    """However many looks need to know, and how often; of what was found for a hint once more."""
     asks: Callable[..., Any] = remote_configs.requested
     asked: list[int] = []
     monkeypatch.setattr(remote_configs, "requested", lambda *given: asked.append(given[1]["B"]) or asks(*given))
-    kernel = kernel_of(driver)
-    for _ in range(100):
-        asked.clear()
-        called(kernel, 60)
-        assert len(asked) == len(set(asked))
+    monkeypatch.setattr(remote_configs, "LOAD_S", 0.0)
+    called(kernel_of(driver), 60, 100)
+    assert sorted(asked) == [64, 64, 256]
 
 
 @pytest.mark.parametrize("most", [("COMPARE_S", 0.0), ("COMPARE_BYTES", 1)])
@@ -200,8 +200,37 @@ def test_configs_are_compared_with_plain_few_in_a_call(
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
 
 
-def test_plain_runs_once_for_all_that_are_compared_in_a_look(driver: Recorder, here: BuiltHere) -> None:
+@pytest.mark.parametrize("changes", ["nothing", "a build has left", "a setting"])
+def test_what_is_compared_in_several_looks_is_made_once(
+    changes: str, driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To see what there is takes longer than to compare one. It is made again where it might be another."""
+    monkeypatch.setattr(learning, "COMPARE_S", 0.0)
+    made, before = list[Any](), ConfigSearch.offer
+    monkeypatch.setattr(ConfigSearch, "offer", lambda *given, **named: made.append(before(*given, **named)) or made[-1])
+    kernel = kernel_of(driver)
+    while not made:
+        called(kernel, 60)
+    core, (_, _, last) = kernel.core, made[0].candidates
+    if changes == "a build has left":
+        core.table._builds.pop(last.build)
+    elif changes == "a setting":
+        said = replace(core.settings, budget_ms=1.0)
+        monkeypatch.setattr(core, "settings", said)
+    learner = waiting(kernel)
+    assert learner is not None
+    while learner.steps.search is not None:
+        called(kernel, 60)
+    assert len(made) == 1 + (changes != "nothing")
+    called(kernel, 60, 300)
+    assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
+def test_plain_runs_once_for_all_that_are_compared_in_a_look(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And once more with the call's values in another order; each other config runs twice on copies as well."""
+    monkeypatch.setattr(learning, "COMPARE_S", 100.0)
     kernel = kernel_of(driver)
     before, blocks = 0, list[int]()
     while 64 not in blocks:
