@@ -405,7 +405,7 @@ MUTATIONS = (
     Mutation(CONFIGS, "RequestResult(order.failed) if", "RequestResult(order.failed, False) if", (LAUNCHES,)),
     Mutation(CONFIGS, "            if time.perf_counter() > end_s:\n                break\n", "", (LAUNCHES,)),
     Mutation(CONFIGS, "        if known not in requests:\n", "        if True:\n", (LAUNCHES,)),
-    Mutation("dispatch/miss.py", "if begun is not None and begun.stands(ctx) else None", "and None", (LAUNCHES,)),
+    Mutation("dispatch/miss.py", "if begun is not None and begun.holds(ctx) else None", "and None", (LAUNCHES,)),
     Mutation("dispatch/miss.py", "all(ctx.core.table.build(one) is not None for one in builds)", "True", (LAUNCHES,)),
     Mutation("dispatch/miss.py", "self.settings == ctx.settings and ", "", (LAUNCHES,)),
     Mutation("kernels/runtime/loaded.py", "told or effects_of(compiled)", "effects_of(compiled)", (LAUNCHES,)),

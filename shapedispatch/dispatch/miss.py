@@ -229,16 +229,16 @@ class _Begun(NamedTuple):
     offer: Offer
     settings: Resolved
 
-    def stands(self, ctx: MissContext) -> bool:
+    def holds(self, ctx: MissContext) -> bool:
         """Whether it would be made again as it is: all that was built is held yet, and the settings are the same."""
         builds = [one.build for one in self.offer.candidates if one.build is not None]
         return self.settings == ctx.settings and all(ctx.core.table.build(one) is not None for one in builds)
 
 
 def _begun(ctx: MissContext, later: Later) -> _Begun | None:
-    """What an earlier look at the key has begun, if that stands."""
+    """What an earlier look at the key has begun, if that holds yet."""
     begun: _Begun | None = later.steps.search
-    return begun if begun is not None and begun.stands(ctx) else None
+    return begun if begun is not None and begun.holds(ctx) else None
 
 
 def _searched(search: Search, offered: Callable[[], Offer], ctx: MissContext, later: Later) -> Entry:
