@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import render_argument
-from ..keys.tree import leaves, map_leaves, span, tensors
+from ..keys.tree import FLAT, leaves, map_tensors, span, tensors
 from ..private import find
 
 __all__ = [
@@ -80,12 +80,12 @@ def copy_call(
     for group in _groups_to_copy(args, kwargs, written, names):
         fresh.update(_copies_of(group))
 
-    def give(path: str, leaf: Any) -> Any:
-        if id(leaf) not in fresh and isinstance(leaf, Tensor):
-            fresh[id(leaf)] = _alias(leaf) if grad and leaf.requires_grad else leaf
-        return fresh.get(id(leaf), leaf)
+    def give(path: str, tensor: Tensor) -> Tensor:
+        if id(tensor) not in fresh:
+            fresh[id(tensor)] = _alias(tensor) if grad and tensor.requires_grad else tensor
+        return fresh[id(tensor)]
 
-    return map_leaves((args, dict(kwargs)), give, made={})  # type: ignore[no-any-return]  # a pair, as it was
+    return map_tensors((args, dict(kwargs)), give, made={})  # type: ignore[no-any-return]  # a pair, as it was
 
 
 def bytes_to_copy(
@@ -139,6 +139,8 @@ def _groups_to_copy(
     found: dict[int, Tensor] = {}
     marked: set[int] = set()
     for name, value in (*zip(positional, args, strict=True), *kwargs.items()):
+        if type(value) in FLAT:
+            continue
         of_argument = {id(tensor): _strided(tensor) for tensor in tensors(value)}
         found |= of_argument
         if written is None or name in written:
@@ -169,11 +171,9 @@ def _clone(tensor: Tensor) -> Tensor | None:
         return None
     with torch.inference_mode(False), torch.no_grad():
         copy = tensor.clone() if tensor.is_contiguous() else None
-    return copy if copy is not None and _lies_as(copy, tensor) else None
-
-
-def _lies_as(copy: Tensor, tensor: Tensor) -> bool:
-    return copy.stride() == tensor.stride() and copy.data_ptr() % ALIGNMENT == 0
+    if copy is None or copy.stride() != tensor.stride() or copy.data_ptr() % ALIGNMENT:
+        return None
+    return copy
 
 
 def _memory_like(address: int, length: int, like: Tensor) -> tuple[Tensor, int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..interpreter.interrupts import interrupts_held_back
-from ..keys.tree import map_leaves
+from ..keys.tree import map_tensors
 
 __all__ = ["Resize", "fake_arguments", "resized", "scaled_strides"]
 
@@ -98,10 +98,7 @@ def _of_size(t: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _mapped(arguments: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
-    def give(path: str, leaf: Any) -> Any:
-        return change(path, leaf) if isinstance(leaf, Tensor) else leaf
-
-    return {name: map_leaves(value, give, f"L['{name}']") for name, value in arguments.items()}
+    return {name: map_tensors(value, change, f"L['{name}']") for name, value in arguments.items()}
 
 
 def _fake_tensor(

@@ -30,7 +30,7 @@ __all__ = [
     "device_of",
     "extent",
     "leaves",
-    "map_leaves",
+    "map_tensors",
     "marked_dynamic",
     "overlap",
     "overlaps_itself",
@@ -140,28 +140,34 @@ def _collect(value: Any, found: list[Tensor]) -> None:
         found.append(value)
     elif kind is tuple or kind is list:
         for child in value:
-            _collect(child, found)
+            if type(child) not in FLAT:  # most are, and a call takes longer than to see it
+                _collect(child, found)
     elif kind not in FLAT:
         for _, child in children(value) or ():
             _collect(child, found)
 
 
-def map_leaves(
-    value: Any, change: Callable[[str, Any], Any], path: str = "", made: dict[int, Any] | None = None
+def map_tensors(
+    value: Any, change: Callable[[str, Tensor], Tensor], path: str = "", made: dict[int, Any] | None = None
 ) -> Any:
-    """The same nest with ``change(path, leaf)`` for each leaf, its containers made anew in their own classes.
+    """The same nest with ``change(path, tensor)`` for each tensor, its containers made anew in their own classes.
 
     A tuple in which nothing changes stays itself, and so does an instance of an ordinary class: it leads to no tensor,
     and code may ask which it is. With ``made``, which maps the id of a container to its new one, a container that
     stands in two places stays one; without it each place has its own.
     """
+    if isinstance(value, Tensor):
+        return change(path, value)
     held = children(value) if isinstance(value, (list, tuple, dict)) or is_dataclass(value) else None
     if held is None:
-        return change(path, value)
+        return value
     if made is not None and id(value) in made:
         return made[id(value)]
     if isinstance(value, tuple):
-        items = [map_leaves(child, change, path_of(path, value, i), made) for i, child in held]
+        items = [
+            child if type(child) in FLAT else map_tensors(child, change, path_of(path, value, i), made)
+            for i, child in held
+        ]
         same = all(new is old for new, old in zip(items, value, strict=True))
         twin = value if same else _carrying(tuple.__new__(type(value), items), value)
         return twin if made is None else made.setdefault(id(value), twin)
@@ -170,7 +176,7 @@ def map_leaves(
         made[id(value)] = twin  # before its children, one of which may hold it
     put: Any = list.__setitem__ if isinstance(value, list) else dict.__setitem__ if isinstance(value, dict) else None
     for name, child in held:
-        (put or object.__setattr__)(twin, name, map_leaves(child, change, path_of(path, value, name), made))
+        (put or object.__setattr__)(twin, name, map_tensors(child, change, path_of(path, value, name), made))
     return twin
 
 
@@ -187,6 +193,8 @@ def _twin(value: Any) -> Any:
 
 def _carrying(new: Any, old: Any) -> Any:
     """The new one with the attributes of the old: those in its ``__dict__`` and those in slots."""
+    if type(old) in (tuple, list, dict):
+        return new
     members = (member for base in type(old).__mro__ for member in vars(base).values())
     for slot in members:
         if isinstance(slot, MemberDescriptorType):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from shapedispatch.keys.tree import device_of, leaves, map_leaves, overlaps_itself, span, states, tensors
+from shapedispatch.keys.tree import device_of, leaves, map_tensors, overlaps_itself, span, states, tensors
 from tests.attributes import Thing
 
 
@@ -71,23 +71,26 @@ class Doubled(collections.namedtuple("Doubled", "a b")):
         return super().__new__(cls, a, a * 2)
 
 
-def times_ten(path: str, leaf: Any) -> Any:
-    """Another leaf, for numbers."""
-    return leaf * 10 if type(leaf) is int else leaf
+ONE, TWO = torch.tensor(1), torch.tensor(2)
+
+
+def times_ten(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor."""
+    return tensor * 10
 
 
 def test_a_tuple_is_made_anew_without_its_class() -> None:
     """With what it carries beside its items."""
-    pair = Doubled(3)
+    pair = Doubled(torch.tensor(3))
     pair.more = "x"
-    new = map_leaves(pair, times_ten)
+    new = map_tensors(pair, times_ten)
     assert (type(new), new.a, new.b, new.more) == (Doubled, 30, 60, "x")
 
 
 def test_a_tuple_in_which_nothing_changes_stays() -> None:
     """Nothing in it can be written."""
     whole = ("a", ("b", torch.Size([2])))
-    assert map_leaves(whole, times_ten) is whole
+    assert map_tensors(whole, times_ten) is whole
 
 
 @dataclass
@@ -140,45 +143,45 @@ class Stack(list):  # type: ignore[type-arg]
 
 def test_a_container_is_made_anew_without_its_class() -> None:
     """Its own code may count, refuse, or hand out the very object that must stay as it is."""
-    extra, stack = Extra(1), Stack([1, [2]])
+    extra, stack = Extra(ONE), Stack([ONE, [TWO]])
     object.__setattr__(extra, "more", "m")
     stack.more = "m"
-    for old in (Odd(1), extra, Slotted(1), Failure(1)):
-        new = map_leaves(old, times_ten)
+    for old in (Odd(ONE), extra, Slotted(ONE), Failure(ONE)):
+        new = map_tensors(old, times_ten)
         assert (type(new), new.x, old.x) == (type(old), 10, 1)
         assert getattr(new, "more", None) == getattr(old, "more", None)
-    assert map_leaves(Odd(1), times_ten).made == 10
-    assert not hasattr(map_leaves(Odd(1), times_ten), "unset")
-    new = map_leaves(stack, times_ten)
+    assert map_tensors(Odd(ONE), times_ten).made == 1
+    assert not hasattr(map_tensors(Odd(ONE), times_ten), "unset")
+    new = map_tensors(stack, times_ten)
     assert (type(new), list(new), list(stack), new.more) == (Stack, [10, [20]], [1, [2]], "m")
 
 
 def test_dicts_keep_their_class() -> None:
     """Its order and its default too."""
-    for old in (OrderedDict(b=1, a=2), defaultdict(list, b=1, a=2)):
-        new: Any = map_leaves(old, times_ten)
+    for old in (OrderedDict(b=ONE, a=TWO), defaultdict(list, b=ONE, a=TWO)):
+        new: Any = map_tensors(old, times_ten)
         assert type(new) is type(old)
         assert list(new.items()) == [("b", 10), ("a", 20)]
         assert old["b"] == 1
-    assert map_leaves(defaultdict(list), times_ten)["new"] == []
+    assert map_tensors(defaultdict(list), times_ten)["new"] == []
 
 
 def test_paths_are_as_python_writes_them() -> None:
     """As Dynamo names what it guards."""
     paths: list[str] = []
-    map_leaves([1, {"k": (2,), 3: Slotted(4)}], lambda path, leaf: paths.append(path), "x")
+    map_tensors([ONE, {"k": (TWO, 5), 3: Slotted(ONE)}], lambda path, one: paths.append(path) or one, "x")
     assert paths == ["x[0]", "x[1]['k'][0]", "x[1][3].x"]
 
 
 def test_what_stands_in_two_places_stays_one_where_that_is_wanted() -> None:
     """What holds itself, too."""
-    inner: list[Any] = [1]
+    inner: list[Any] = [ONE]
     inner.append((inner,))
-    new = map_leaves([inner, inner], times_ten, made={})
+    new = map_tensors([inner, inner], times_ten, made={})
     assert new[0] is new[1]
     assert new[0] is new[0][1][0]
-    twice = [1]
-    apart = map_leaves([twice, twice], times_ten)
+    twice = [ONE]
+    apart = map_tensors([twice, twice], times_ten)
     assert apart[0] is not apart[1]
 
 
@@ -200,7 +203,7 @@ def test_modules_sizes_and_tensors_are_leaves() -> None:
     size, t = torch.Size([2, 3]), torch.ones(1)
     assert list(leaves([layer, size, (t, {})])) == [layer, size, t]
     assert list(tensors([layer, size, (t, {})])) == [t]
-    assert map_leaves(layer, times_ten) is layer
+    assert map_tensors(layer, times_ten) is layer
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,6 @@ def test_states_are_found_wherever_they_stand() -> None:
 def test_an_instance_of_an_ordinary_class_stays_itself() -> None:
     """Code may ask which it is, as of what stands for nothing given."""
     thing = Thing(1)
-    (twin,) = map_leaves([thing], lambda path, leaf: leaf)
+    (twin,) = map_tensors([thing], lambda path, leaf: leaf)
     assert twin is thing
     assert [*leaves([thing])] == [1]
