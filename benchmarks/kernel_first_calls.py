@@ -7,13 +7,16 @@ compile all configs but the first. Told are the worst call, the first calls of a
 seconds came to, and when each size came within 1.05 of its final time. The numbers of each are compared with PyTorch's
 at the end. Bars for the background: the first call at a size, which compiles the first config where Triton has none of
 it, takes at most 1 s more than such calls of the first config alone; no other takes more than 50 ms over the longest
-that is as written and has been tuned. Every size is called twice, and then for ten seconds, however long that takes;
-the first config alone for two.
+that is as written and has been tuned, and 99.9 % of them no more than 5 ms over those of the first config alone. Once
+or twice in a program Python looks through all objects there are, in whatever call has made the last of so many: how
+long that took stands beside the longest calls, and is no part of what the bar is asked of. Every size is called twice,
+and then for ten seconds, however long that takes; the first config alone for two.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -24,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -37,7 +40,7 @@ OURS, BEHIND = "shapedispatch", "shapedispatch in the background"
 CONTENDERS = (ALONE, AS_WRITTEN, OURS, BEHIND)
 SECONDS, SMALL_SECONDS = 40.0, 5.0
 AFTER_S, ALONE_S = 10.0, 2.0
-BESIDE, BAR_MS, FIRST_BAR_MS = 1.05, 50.0, 1000.0
+BESIDE, BAR_MS, FIRST_BAR_MS, P999_BAR_MS = 1.05, 50.0, 1000.0, 5.0
 WINDOW, LONGEST, LOOKS = 9, 20, 100
 
 
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = banner(chosen.device)
     found = {name: in_a_process(name, seconds, chosen.small) for name in CONTENDERS}
     show(found)
-    bars = {"bar_ms": BAR_MS, "first_bar_ms": FIRST_BAR_MS}
+    bars = {"bar_ms": BAR_MS, "first_bar_ms": FIRST_BAR_MS, "p999_bar_ms": P999_BAR_MS}
     write(__file__, {"seconds": seconds, "contenders": found, **bars}, where, chosen)
     return 0
 
@@ -121,14 +124,37 @@ def note_looks(looks: list[tuple[float, str]]) -> None:
     log.addHandler(Noted())
 
 
+class Call(NamedTuple):
+    """The seconds that a call took, waited for; when it ended; and in how many of them Python looked for cycles."""
+
+    took_s: float
+    ended_s: float
+    cycles_s: float
+
+
+class Cycles:
+    """How long Python has looked for cycles among its objects so far, in seconds."""
+
+    def __init__(self) -> None:
+        self.s = self._began_s = 0.0
+        gc.callbacks.append(self._told)
+
+    def _told(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._began_s = time.perf_counter()
+        else:
+            self.s += time.perf_counter() - self._began_s
+
+
 def timed(
     kernels: Mapping[str, Any], calls: Sequence[tuple[KernelWorkload, Any, Any]], seconds: float, after_s: float
-) -> dict[str, list[tuple[float, float]]]:
-    """Of each workload at each of its sizes: the seconds that each call took, waited for, and when it ended."""
+) -> dict[str, list[Call]]:
+    """The calls of each workload at each of its sizes."""
+    cycles = Cycles()
     draw = random.Random(0)
     order = [*calls]  # each twice, then any
     draw.shuffle(order)
-    times: dict[str, list[tuple[float, float]]] = {}
+    times: dict[str, list[Call]] = {}
     began_s, ended_s, number = time.perf_counter(), 0.0, 0
     end_s = seconds
     while ended_s < end_s or number <= 2 * len(order):
@@ -136,38 +162,41 @@ def timed(
             end_s = max(end_s, ended_s + after_s)
         workload, sizes, args = order[number % len(order)] if number < 2 * len(order) else draw.choice(calls)
         number += 1
-        start_s = time.perf_counter()
+        start_s, before_s = time.perf_counter(), cycles.s
         workload.run(kernels[workload.name], *args)
         torch.cuda.synchronize()
         now_s = time.perf_counter()
         ended_s = now_s - began_s
         called = f"{workload.name} {', '.join(f'{dim}={size}' for dim, size in sizes.items())}"
-        times.setdefault(called, []).append((now_s - start_s, ended_s))
+        times.setdefault(called, []).append(Call(now_s - start_s, ended_s, cycles.s - before_s))
     return times
 
 
-def summary(times: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+def summary(times: Mapping[str, Sequence[Call]]) -> dict[str, Any]:
     """How long the first and the longest calls took, and when each size came near its final time."""
     final_us, near_s = {}, {}
     for call, each in times.items():
-        final = statistics.median(took for took, _ in each[len(each) * 3 // 4 :])
+        final = statistics.median(one.took_s for one in each[len(each) * 3 // 4 :])
         final_us[call] = 1e6 * final
         windows = [each[at : at + WINDOW] for at in range(0, len(each) - WINDOW + 1, WINDOW)]
-        near = (window[-1][1] for window in windows if statistics.median(took for took, _ in window) <= BESIDE * final)
-        near_s[call] = next(near, each[-1][1])
-    numbered = [(took, call, number) for call, each in times.items() for number, (took, _) in enumerate(each)]
+        medians = ((window[-1].ended_s, statistics.median(one.took_s for one in window)) for window in windows)
+        near_s[call] = next((ended_s for ended_s, took_s in medians if took_s <= BESIDE * final), each[-1].ended_s)
+    numbered = [(one, call, number) for call, each in times.items() for number, one in enumerate(each)]
     first, later = ([one for one in numbered if (one[2] == 0) == wanted] for wanted in (True, False))
     longest = {"first": sorted(first, reverse=True)[:LONGEST], "later": sorted(later, reverse=True)[:LONGEST]}
+    late = [one for each in times.values() for one in each[len(each) // 2 :]]
     return {
         "calls": len(numbered),
-        "first_s": sum(took for took, _, _ in first),
+        "first_s": sum(one.took_s for one, _, _ in first),
         "longest_ms": {
-            kind: [(1e3 * took, call, number) for took, call, number in found] for kind, found in longest.items()
+            kind: [(1e3 * one.took_s, call, number, 1e3 * one.cycles_s) for one, call, number in found]
+            for kind, found in longest.items()
         },
-        "p999_ms": 1e3 * sorted((took for took, _, _ in later), reverse=True)[len(later) // 1000],
+        "longest_own_ms": 1e3 * max(one.took_s - one.cycles_s for one, _, _ in later),
+        "p999_ms": 1e3 * sorted((one.took_s for one, _, _ in later), reverse=True)[len(later) // 1000],
         "final_us": final_us,
         "near_s": near_s,
-        "tuned_longest_ms": 1e3 * max(took for each in times.values() for took, _ in each[len(each) // 2 :]),
+        "tuned_longest_ms": 1e3 * max(one.took_s - one.cycles_s for one in late),
     }
 
 
@@ -183,12 +212,14 @@ def show(found: Mapping[str, Mapping[str, Any]]) -> None:
         rows.append((name, str(one["calls"]), *texts, f"{statistics.geometric_mean(ratios):.3f}"))
     print_table("kernels from cold", columns, rows)
     for kind, longest in found[BEHIND]["longest_ms"].items():
-        texts = [f"{took_ms:.0f} ({call}, {number})" for took_ms, call, number in longest[:8]]
+        texts = [f"{ms:.0f} ({call}, {number}; {cycles:.0f} for cycles)" for ms, call, number, cycles in longest[:8]]
         CONSOLE.print(f"longest in the background, {kind}, ms: {'; '.join(texts)}", highlight=False)
     first = (found[BEHIND]["longest_ms"]["first"][0][0], found[ALONE]["longest_ms"]["first"][0][0])
     CONSOLE.print(f"the longest first call, ms over the first config's: {verdict(first[0] - first[1], FIRST_BAR_MS)}")
-    over = found[BEHIND]["longest_ms"]["later"][0][0] - found[AS_WRITTEN]["tuned_longest_ms"]
+    over = found[BEHIND]["longest_own_ms"] - found[AS_WRITTEN]["tuned_longest_ms"]
     CONSOLE.print(f"the longest later call, ms over the longest once tuned: {verdict(over, BAR_MS)}")
+    slow = found[BEHIND]["p999_ms"] - found[ALONE]["p999_ms"]
+    CONSOLE.print(f"99.9 % of later calls, ms over those of the first config: {verdict(slow, P999_BAR_MS)}")
 
 
 if __name__ == "__main__":
