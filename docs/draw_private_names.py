@@ -52,6 +52,7 @@ OWNERS = {
     "_tp_type": "torch._dynamo.variables.base._tp_type",
     "_dynamo_marked_constant": "torch._dynamo.decorators: fn._dynamo_marked_constant",
     "_load_attr": "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr",
+    "_load_global": "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_global",
     "_validate_args": "torch.distributions.Distribution._validate_args",
     "_assert_async": "torch.ops.aten._assert_async",
     "_assert_scalar": "torch.ops.aten._assert_scalar",
@@ -211,6 +212,9 @@ WITHOUT = {
     "torch._dynamo.exc.ObservedAttributeError": "No build of a function is made.",
     "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr": (
         "What looks through an object's `__dict__` has no build."
+    ),
+    "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_global": (
+        "That a global is there which is loaded, and used for nothing, has no guard."
     ),
     "torch._dynamo.variables.SkipFunctionVariable": "No build of a function is made.",
     "torch._dynamo.exc.raise_observed_exception": "No build of a function is made.",

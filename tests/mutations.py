@@ -111,6 +111,13 @@ MUTATIONS = (
     Mutation(CAUGHT, "elif _looks_at_it(frame):", "elif False:", (WORLDS,)),
     Mutation(LOOKUPS, "        self.names.add(name)\n", "", (WORLDS,)),
     Mutation(LOOKUPS, "self._note_value(holder.value, name)", "pass", (WORLDS,)),
+    Mutation(LOOKUPS, "self._note_inherited(holder, name)", "pass", (WORLDS,)),
+    Mutation(LOOKUPS, " and not (stays(value) and given.source is not None)", " and not stays(value)", (WORLDS,)),
+    Mutation(LOOKUPS, "[bases.index(behind) + 1 :]", "", (WORLDS,)),
+    Mutation(LOOKUPS, "            if not one.is_realized()", "            if False", (WORLDS,)),
+    Mutation(LOOKUPS, "replaced(frames, _LOAD_GLOBAL, pushing)", "contextlib.nullcontext()", (WORLDS,)),
+    Mutation(LOOKUPS, 'replaced(maker, "call_function", giving)', "contextlib.nullcontext()", (WORLDS,)),
+    Mutation(LOOKUPS, '"call_method", giving', '"call_method", lambda one: one', (WORLDS,)),
     Mutation(CONTEXT, "if answer is not None and variable.source is not None:", "if False:", (WORLDS,)),
     Mutation(UNSEEN, "if isinstance(value, type) and _answers_for_itself(value):", "if False:", (WORLDS,)),
     Mutation(PLACE, "if isinstance(one, deque):", "if False:", (WORLDS,)),
@@ -151,7 +158,7 @@ MUTATIONS = (
     Mutation(CONTEXT, " and value_of(args[0]) is held[-1][0]", "", (VARS,)),
     Mutation(CONTEXT, "return type(value), value if", "return None, value if", (VARS,)),
     Mutation(CAPTURES, "return tuple(self._asked.values())", "return ()", ("tests/functions/test_captures.py",)),
-    Mutation(TRACER, "        self.unseen.compared.guard_named()\n", "", (COMPARED,)),
+    Mutation(TRACER, "        self.unseen.guard_at_the_end()\n", "", (COMPARED,)),
     Mutation(TRACER, "                tuples_guarded(self._is_tracing),\n", "", (PLACES,)),
     # What dicts hold: attributes, parameters, buffers, submodules, hooks.
     Mutation(

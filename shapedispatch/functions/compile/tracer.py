@@ -249,7 +249,7 @@ class _Session:
             *builtin_guards(self.code_before.functions()),
             *self.unseen.guards(),
         )
-        self.unseen.compared.guard_named()
+        self.unseen.guard_at_the_end()
         self.place_guards = place_guards(objects, self.traced, self._names(), self.unseen.compared.of_objects)
         self.beside = places_beside(gm)
         compiled = self.compiled = self.compile_graph(gm, examples)

@@ -22,6 +22,7 @@ __all__ = [
     "class_reads_noted",
     "is_of_a_class_with_values",
     "is_read_as_value",
+    "is_value",
     "stays",
 ]
 
@@ -47,7 +48,7 @@ def _holds_values(value: type, names: Collection[str] | None) -> bool:
     if issubclass(value, Enum):  # whose members stay what they are, but for what is in them
         return any(not stays(member.value) or _own_names(member) for member in value)
     held = (pair for base in _of_users(value) for pair in vars(base).items())
-    return any(_is_value(name, one) and not stays(one) for name, one in held if names is None or name in names)
+    return any(is_value(name, one) and not stays(one) for name, one in held if names is None or name in names)
 
 
 def stays(held: Any) -> bool:
@@ -60,7 +61,7 @@ def stays(held: Any) -> bool:
 def is_read_as_value(value: type, name: str) -> bool:
     """Whether what a class has by that name is a value of the user's, and no code."""
     holder = next((base for base in _of_users(value) if name in vars(base)), None)
-    return holder is not None and _is_value(name, vars(holder)[name])
+    return holder is not None and is_value(name, vars(holder)[name])
 
 
 def _of_users(value: type) -> Iterator[type]:
@@ -79,7 +80,7 @@ def _own_names(member: Enum) -> list[str]:
     return [name for name in vars(member) if not name.startswith("_")]
 
 
-def _is_value(name: str, held: Any) -> bool:
+def is_value(name: str, held: Any) -> bool:
     """Neither code, which no release watches on a class, nor Python's own, as what makes a named tuple."""
     of_python = (name.startswith("__") and name.endswith("__")) or name in _OF_NAMED_TUPLES
     return not of_python and not hasattr(type(held), "__get__")

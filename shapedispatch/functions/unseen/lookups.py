@@ -1,4 +1,5 @@
-"""What attributes a trace looks for: those that are not there, all at once, and those of what Dynamo cannot guard."""
+"""What a trace looks for: what is not there, all attributes at once, those of what Dynamo cannot guard, what it does
+not use."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch._dynamo import variables
+from torch._dynamo import symbolic_convert, variables
 from torch._dynamo.exc import ObservedAttributeError
-from torch._dynamo.variables import builtin
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.variables import LazyVariableTracker, builtin
 
 from ...errors import as_written
-from ..guards.class_values import is_read_as_value, stays
+from ..guards.class_values import is_read_as_value, is_value, stays
 from ..guards.guard_filter import ConfigGuard
 from ..guards.owners import is_asked_by_torch, is_of_others
 from .caught import FRAMES, set_guarded
@@ -37,6 +39,8 @@ class Lookups:
         self._attributes: dict[tuple[int, str], ConfigGuard] = {}
         self.names: set[str] = set()
         """Of the attributes that were asked for, whether code names them or comes to them otherwise."""
+        self._found: list[Any] = []
+        """What was found, and was of no use yet."""
 
     @contextlib.contextmanager
     def noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
@@ -62,11 +66,49 @@ class Lookups:
             for maker in _BUILTINS:
                 stack.enter_context(replaced(maker, "call_function", calling))
             stack.enter_context(self._questions_noted(tracing))
+            stack.enter_context(self._found_noted(tracing))
             yield
 
     def guards(self) -> tuple[ConfigGuard, ...]:
         """On attributes that were asked for and found, or not."""
         return tuple(self._attributes.values())
+
+    @contextlib.contextmanager
+    def _found_noted(self, tracing: Callable[[], bool]) -> Iterator[None]:
+        """Note what it has found, in a thread that is ``tracing``, and Dynamo has not looked at yet."""
+
+        def note(found: Any) -> Any:
+            if tracing() and isinstance(found, LazyVariableTracker):
+                self._found.append(found)
+            return found
+
+        def giving(original: Any) -> Any:
+            return lambda variable, *args, **kwargs: note(original(variable, *args, **kwargs))
+
+        def pushing(original: Any) -> Any:
+            def load(frame: Any, what: Any) -> None:
+                original(frame, what)
+                note(frame.stack[-1])
+
+            return load
+
+        with contextlib.ExitStack() as stack:
+            for maker in _BUILTINS:
+                stack.enter_context(replaced(maker, "call_function", giving))
+            stack.enter_context(replaced(variables.ConstDictVariable, "call_method", giving))
+            stack.enter_context(replaced(FRAMES, _LOAD, pushing))
+            for frames in (FRAMES, getattr(symbolic_convert, "InliningInstructionTranslator", None)):
+                stack.enter_context(replaced(frames, _LOAD_GLOBAL, pushing))
+            yield
+
+    def guard_unused(self) -> None:
+        """Guard that what was found, and used for nothing, is there: code may ask by a ``try`` alone whether it is.
+
+        Dynamo guards what it looks at, and not before. Called where a trace ends.
+        """
+        for one in self._found:
+            if not one.is_realized() and one.source is not None:
+                install_guard(one.source.make_guard(GuardBuilder.TYPE_MATCH))
 
     def of_code(self, code: Iterable[CodeType]) -> Iterator[str]:
         """Whether it may have looked through the attributes of an object, unless that is seen where it happens."""
@@ -86,6 +128,8 @@ class Lookups:
             self._unsupported("what a function's annotations hold")
         if holder.source is None and isinstance(holder, variables.UserDefinedClassVariable):
             self._note_value(holder.value, name)
+        if isinstance(holder, variables.SuperVariable):
+            self._note_inherited(holder, name)
         try:
             yield
         except ObservedAttributeError as raised:
@@ -128,15 +172,30 @@ class Lookups:
         if not is_read_as_value(cls, name):
             return
         what, ask = f"{cls.__name__}.{name}", functools.partial(_value_on, weakref.ref(cls), name)
+        self._note_answer((id(cls), name), what, ask)
+
+    def _note_inherited(self, variable: Any, name: str) -> None:
+        """Guard what ``super()`` finds: Dynamo does where it is a number or word, of a class that it came to so."""
+        given, after = variable.objvar, variable.typevar.as_python_constant()
+        if given is None:  # which Dynamo does not trace
+            return
+        cls = given.python_type()
+        cls = given.value if issubclass(cls, type) else cls
+        what, ask = f"super().{name}", functools.partial(_value_on, weakref.ref(cls), name, weakref.ref(after))
+        _, value = ask()
+        if is_value(name, value) and not (stays(value) and given.source is not None):
+            self._note_answer((id(cls), f"super().{name}"), what, ask)
+
+    def _note_answer(self, of: tuple[int, str], what: str, ask: Callable[[], tuple[type, Any]]) -> None:
         if stays(ask()[1]):
-            self._attributes[id(cls), name] = ConfigGuard(what, ask, ask())
+            self._attributes[of] = ConfigGuard(what, ask, ask())
         else:
             self._unsupported(f"what is in {what}, of a class that Dynamo has not guarded")
 
 
 _BUILTINS: tuple[Any, ...] = (variables.BuiltinVariable, getattr(builtin, "GetAttrBuiltinVariable", None))
 """What stands for ``vars`` and ``getattr``; the second from torch 2.15 on."""
-_LOAD, _DICT, _HAS = "_load_attr", "__dict__", "call_obj_hasattr"
+_LOAD, _LOAD_GLOBAL, _DICT, _HAS = "_load_attr", "_load_global", "__dict__", "call_obj_hasattr"
 _LOADS_ARE_SEEN: bool = hasattr(FRAMES, _LOAD)
 _ALL_ATTRIBUTES = "which attributes an object has (by its __dict__)"
 _WHOLE = {
@@ -184,8 +243,12 @@ def _has(holder: Callable[[], Any], name: str) -> bool:
     return hasattr(holder(), name)
 
 
-def _value_on(reference: Callable[[], type | None], name: str) -> tuple[type, Any]:
-    """What a class finds by that name, without asking it, and its type."""
-    cls = reference()
-    value = next((vars(base)[name] for base in type.mro(cls) if name in vars(base)), None) if cls is not None else None
+def _value_on(
+    reference: Callable[[], type | None], name: str, after: Callable[[], type | None] = lambda: None
+) -> tuple[type, Any]:
+    """What a class finds by that name, behind one of its bases if so, without asking it; and its type."""
+    cls, behind = reference(), after()
+    bases = [] if cls is None else type.mro(cls)
+    bases = bases[bases.index(behind) + 1 :] if behind in bases else bases
+    value = next((vars(base)[name] for base in bases if name in vars(base)), None)
     return type(value), value

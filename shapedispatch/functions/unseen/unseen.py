@@ -152,6 +152,11 @@ class Unseen:
             *guards_on(self._operators),
         )
 
+    def guard_at_the_end(self) -> None:
+        """Install those guards of Dynamo's of which it is known where a trace ends that they are wanted."""
+        self.compared.guard_named()
+        self._lookups.guard_unused()
+
     def code(self, gm: GraphModule) -> list[CodeType]:
         """What is traced and Dynamo does not tell of.
 
