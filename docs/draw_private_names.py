@@ -217,6 +217,8 @@ WITHOUT = {
         "That a global is there which is loaded, and used for nothing, has no guard."
     ),
     "torch._dynamo.variables.SkipFunctionVariable": "No build of a function is made.",
+    "torch._dynamo.variables.LazyVariableTracker": "No build of a function is made.",
+    "torch._dynamo.variables.SuperVariable": REFUSED,
     "torch._dynamo.exc.raise_observed_exception": "No build of a function is made.",
     **dict.fromkeys(SYMBOLS, "C asks Python's function for the same, which is slower."),
     "torch.libc10.c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard": BENEATH,
