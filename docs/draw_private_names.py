@@ -210,6 +210,7 @@ WITHOUT = {
     "torch._dynamo.exc.ObservedException": "No build of a function is made.",
     "torch._dynamo.variables.dicts.NNModuleHooksDictVariable": "No build of a function is made.",
     "torch._dynamo.exc.ObservedAttributeError": "No build of a function is made.",
+    "torch._dynamo.exc.observed_exception_map": "No build of a function is made.",
     "torch._dynamo.symbolic_convert.InstructionTranslatorBase._load_attr": (
         "What looks through an object's `__dict__` has no build."
     ),

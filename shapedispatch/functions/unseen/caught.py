@@ -11,7 +11,12 @@ from types import CodeType
 from typing import Any
 
 from torch._dynamo import symbolic_convert, variables
-from torch._dynamo.exc import ObservedAttributeError, ObservedException, ObservedKeyError
+from torch._dynamo.exc import (
+    ObservedAttributeError,
+    ObservedException,
+    ObservedKeyError,
+    observed_exception_map,
+)
 from torch._dynamo.variables import dicts
 
 from ..guards.owners import is_asked_by_torch
@@ -47,7 +52,7 @@ class CaughtErrors:
                     self.left[frame.f_code] = None
                     _note_statement(frame, raised)
                 original(frame, raised)  # which raises where this frame does not catch it
-                if tracing() and isinstance(raised, (ObservedAttributeError, ObservedKeyError)):
+                if tracing() and _is_of_a_lookup(raised):
                     self._caught(frame, raised)
 
             return exception_handler
@@ -62,6 +67,13 @@ class CaughtErrors:
             self._unsupported(f"a lookup that fails in {frame.f_code.co_name}()")
         elif _looks_at_it(frame):
             self._unsupported(f"what an error says that a lookup raises, in {frame.f_code.co_name}()")
+
+
+def _is_of_a_lookup(raised: ObservedException) -> bool:
+    """Whether something was not there: an attribute, a key or, from torch 2.14 on, a global."""
+    if isinstance(raised, (ObservedAttributeError, ObservedKeyError)):
+        return True
+    return NameError in observed_exception_map and isinstance(raised, observed_exception_map[NameError])
 
 
 def _note_statement(frame: Any, raised: ObservedException) -> None:
