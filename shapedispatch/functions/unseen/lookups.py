@@ -1,5 +1,4 @@
-"""What a trace looks for: what is not there, all attributes at once, those of what Dynamo cannot guard, what it does
-not use."""
+"""What a trace looks for and Dynamo does not guard: what is not there, all attributes at once, what is not used."""
 
 from __future__ import annotations
 
