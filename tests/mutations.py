@@ -114,6 +114,7 @@ MUTATIONS = (
     Mutation(LOOKUPS, "self._note_inherited(holder, name)", "pass", (WORLDS,)),
     Mutation(LOOKUPS, " and not (stays(value) and given.source is not None)", " and not stays(value)", (WORLDS,)),
     Mutation(LOOKUPS, "[bases.index(behind) + 1 :]", "", (WORLDS,)),
+    Mutation(LOOKUPS, "(id(cls), id(after), name)", "(id(cls), 0, name)", (WORLDS,)),
     Mutation(LOOKUPS, "            if not one.is_realized()", "            if False", (WORLDS,)),
     Mutation(LOOKUPS, "replaced(frames, _LOAD_GLOBAL, pushing)", "contextlib.nullcontext()", (WORLDS,)),
     Mutation(LOOKUPS, 'replaced(maker, "call_function", giving)', "contextlib.nullcontext()", (WORLDS,)),

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -35,7 +35,7 @@ class Lookups:
 
     def __init__(self, unsupported: Callable[[str], None]) -> None:
         self._unsupported = unsupported
-        self._attributes: dict[tuple[int, str], ConfigGuard] = {}
+        self._attributes: dict[Hashable, ConfigGuard] = {}
         self.names: set[str] = set()
         """Of the attributes that were asked for, whether code names them or comes to them otherwise."""
         self._found: list[Any] = []
@@ -183,9 +183,9 @@ class Lookups:
         what, ask = f"super().{name}", functools.partial(_value_on, weakref.ref(cls), name, weakref.ref(after))
         _, value = ask()
         if is_value(name, value) and not (stays(value) and given.source is not None):
-            self._note_answer((id(cls), f"super().{name}"), what, ask)
+            self._note_answer((id(cls), id(after), name), what, ask)
 
-    def _note_answer(self, of: tuple[int, str], what: str, ask: Callable[[], tuple[type, Any]]) -> None:
+    def _note_answer(self, of: Hashable, what: str, ask: Callable[[], tuple[type, Any]]) -> None:
         if stays(ask()[1]):
             self._attributes[of] = ConfigGuard(what, ask, ask())
         else:
