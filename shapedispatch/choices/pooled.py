@@ -64,6 +64,10 @@ class PooledContest:
     """The variants whose pairs those are, all with the same call of plain."""
     _halves: dict[Figures, Half] = field(default_factory=dict)
     """What was given of each."""
+    _is_whole: bool = False
+    """Whether each sample of a variant is a pair, with what plain is known to take here."""
+    _pairs: list[tuple[str, float, bool]] = field(default_factory=list)
+    """Those of which the pool has not been told."""
     _soon: dict[Figures, bool] = field(default_factory=dict)
     """Whose last sample came soon after other calls of the key: what it took may be known only later."""
 
@@ -84,41 +88,67 @@ class PooledContest:
 
     def _begin(self) -> None:
         """Begin pairs of all variants that are wanted, with one call of plain: to look costs more than some samples."""
-        plain, *variants = self.contestants
-        named = {one.name: one for one in variants}
+        named = {one.name: one for one in self.contestants[1:]}
         self._wanted = [named[name] for name in self.pool.wanted([*named])]
         if self._wanted:
-            of_plain = {one: self.pool.waits_for_plain(one.name, self.sizes) for one in self._wanted}
-            run = [one for one in self._wanted if not of_plain[one]]
-            if self._knows_plain():
-                self._give_halves([plain])
-            elif any(is_plain is not False for is_plain in of_plain.values()):  # most keys have calls for one pair only
-                run.insert(0 if self._begun % 2 else 1, plain)
-            self._left.extend(run)
+            self._is_whole = self._knows_plain()
+            self._left.extend(self._rounds() if self._is_whole else self._pair())
             self._begun += 1
 
     def _knows_plain(self) -> bool:
-        """Whether plain's calls here before stand for one more: that would cost more than it tells.
+        """Whether plain's calls here stand for one more; not where the last of them found its code cold.
 
-        Of variants that are much faster it says how much; which of them is the fastest it does not. Not where the last
-        of them found its code cold: so would all that is compared with it.
+        So would all that is compared with it.
         """
         plain = self.contestants[0]
-        enough = plain.cost().repeats >= ENOUGH_OF_PLAIN and self._soon.get(plain, False)
-        return enough and self.pool.least_share() <= FAR_SHARE
+        return plain.cost().repeats >= ENOUGH_OF_PLAIN and self._soon.get(plain, False)
+
+    def _rounds(self) -> Iterator[Figures]:
+        """Calls in turns, until it matters what they show; of plain none where it is far behind.
+
+        Of variants that are much faster than it it says how much; which of them is the fastest it does not.
+        """
+        plain = [] if self.pool.least_share() <= FAR_SHARE else [self.contestants[0]]
+        run = [*plain, *self._wanted]
+        for number in range(self.pool.at_once([one.name for one in run])):
+            yield from run if number % 2 else reversed(run)
+
+    def _pair(self) -> list[Figures]:
+        """One call of each, and one of plain where no other key has given that."""
+        of_plain = {one: self.pool.waits_for_plain(one.name, self.sizes) for one in self._wanted}
+        run = [one for one in self._wanted if not of_plain[one]]
+        if any(is_plain is not False for is_plain in of_plain.values()):  # most keys have calls for one pair only
+            run.insert(0 if self._begun % 2 else 1, self.contestants[0])
+        return run
 
     def _give(self) -> None:
         """Give what it is known of by now what it took; the rest is not wanted where another key has given it."""
         if self._wanted:
-            known = [one for one in self._ran if one.cost().repeats]
-            if known:
-                self._ran = [one for one in self._ran if one not in known]
-                self._give_halves(known)
-            self._wanted = [one for one in self._wanted if self._lacks_half(one)]
-            self._left = deque(one for one in self._left if self._is_needed(one))
+            self._note_known()
+            if not self._is_whole:
+                self._wanted = [one for one in self._wanted if self._lacks_half(one)]
+                self._left = deque(one for one in self._left if self._is_needed(one))
+            self.pool.gave(self._pairs)
+            self._pairs.clear()
             if not self._left and not self._ran:
                 self._forget()
         self._end()
+
+    def _note_known(self) -> None:
+        """Make pairs, or halves of them, of what has run and is known of by now."""
+        known = [one for one in self._ran if one.cost().repeats]
+        if not known:
+            return
+        self._ran = [one for one in self._ran if one not in known]
+        if self._is_whole:
+            self._pairs += [self._with_plain(one) for one in known if one is not self.contestants[0]]
+        else:
+            self._give_halves(known)
+
+    def _with_plain(self, variant: Figures) -> tuple[str, float, bool]:
+        """Its pair with what plain is known to take here."""
+        cold = not self._soon.get(variant, False)
+        return variant.name, variant.known_us / self.contestants[0].known_us, cold
 
     def _give_halves(self, known: Sequence[Figures]) -> None:
         """Half a pair of each, or of plain half of each that is given now."""
@@ -145,6 +175,7 @@ class PooledContest:
         self._ran.clear()
         self._wanted.clear()
         self._halves.clear()
+        self._pairs.clear()
 
     def _end(self) -> None:
         """It is over with its pool; and before, where all that it has can be had at other keys and no more is wanted.
@@ -160,13 +191,16 @@ class PooledContest:
 
     def sampled(self, contestant: Figures, took_us: float, more: bool = False) -> None:
         """See `OnlineContest.sampled`."""
-        if self._left and self._left[0] is contestant:
-            self._ran.append(self._left.popleft())
+        if contestant in self._left:
+            self._left.remove(contestant)
+            self._ran.append(contestant)
         if math.isfinite(took_us):
             usual_us = self._usual_us()
             self.pool.spent(took_us, max(0.0, took_us - usual_us) if math.isfinite(usual_us) else 0.0)
         if not more:  # to give takes longer than some calls
             self._give()
+        elif self._is_whole:
+            self._note_known()
 
     def _usual_us(self) -> float:
         """What a call takes here that is no sample, as far as that is known: by the favourite, or by plain."""

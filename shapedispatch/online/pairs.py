@@ -39,6 +39,8 @@ included: builds of nearly the same code are the rule."""
 LIKELY, FEWEST, STRIKING = 3, 2, 1 / MATTERS
 """Pairs after which what leads may run, though it is not decided; after the second what takes no more than so much of
 plain's time in each of them."""
+JUDGED_AFTER = (FEWEST, LIKELY, ENOUGH, TIES, 24, MOST)
+"""Pairs of each after which what they show may change anything: to look at it takes longer than some calls."""
 NEARLY = 0.2
 """How many doublings of sizes apart, together, two calls are at most that are a pair."""
 MOST_OPEN, PASSES = 16, 8
@@ -156,6 +158,11 @@ class Pairs:
         running = [name for name in names if name in self._running and len(self._found[name]) < most]
         fewest = min((len(self._found[name]) for name in running), default=0)
         return [name for name in running if len(self._found[name]) == fewest]
+
+    def until_judged(self, names: Iterable[str]) -> int:
+        """How many more pairs of those of these that are wanted may be given before it matters what they show."""
+        given = min((len(self._found[name]) for name in self.wanted(names)), default=0)
+        return next(after for after in JUDGED_AFTER if after > given) - given
 
     def gave(self, pairs: Iterable[tuple[str, float, bool]]) -> None:
         """In each the variant took so many times what plain took, and whether cold; what makes no sense is no pair."""

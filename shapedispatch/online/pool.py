@@ -268,8 +268,20 @@ class Pool:
     def is_behind(self, name: str) -> bool:
         """Whether the pairs say of one that it takes longer than the fastest by more than what caches hold of it."""
         with self.family.lock:
-            shares = {cost.variant: cost.median_us / PLAIN_US for cost in self.pairs.costs()}
-            return shares.get(name, 0.0) > MATTERS * self._share()
+            return self._is_behind([name])
+
+    def _is_behind(self, names: Sequence[str]) -> bool:
+        """As `is_behind`, of any of these, with the lock held."""
+        most = MATTERS * self._share() * PLAIN_US
+        return any(cost.median_us > most for cost in self.pairs.costs() if cost.variant in names)
+
+    def at_once(self, names: Sequence[str]) -> int:
+        """How many calls of each of these a key is to give before it is looked what they show: that costs, too.
+
+        One where any of them takes longer than the fastest by what matters.
+        """
+        with self.family.lock:
+            return 1 if self._is_behind(names) else self.pairs.until_judged(names)
 
     def wanted_of_new(self, names: Sequence[str], sizes: tuple[int, ...]) -> str | None:
         """As `wanted`, the first for a key that was never seen; None where enough others wait for the other half."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shapedispatch.autotune.benchmark import ENOUGH
 from shapedispatch.choices.pooled import ENOUGH_OF_PLAIN, PooledContest
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE, SMALL_US
@@ -144,6 +145,35 @@ def test_where_plain_is_far_behind_few_calls_of_it_are_in_pairs(plain_us: float,
     assert min(len(found) for found in of.pairs._found.values()) >= TIES
     assert (ran.count("plain") <= ENOUGH_OF_PLAIN) is few
     assert of.over
+
+
+def rounds(of: Pool, us: dict[str, float]) -> list[list[str]]:
+    """Whose samples stand between two looks at a key of calls of such times, which follow each other."""
+    one, found = contest(of, *list(us)[1:]), list[list[str]]()
+    while samples := one.next_samples():
+        found.append([each.name for each in samples])
+        for number, sampled in enumerate(samples, 1):
+            one.calls_before(sampled, True, 0)
+            sampled.took(sampled.host_us, us[sampled.name])
+            one.sampled(sampled, us[sampled.name], number < len(samples))
+    return found
+
+
+def test_pairs_are_looked_at_where_they_are_judged() -> None:
+    """To look takes longer than some calls; the order turns, as that of whoever is sampled first may matter."""
+    of, _ = pool()
+    one, two, *others = rounds(of, {"plain": 1000.0, "build": 100.0, "other": 98.5})
+    assert (one, two) == (["build", "plain", "other"], ["plain", "build", "other"])
+    assert [len(each) for each in others] == [2 * (LIKELY - FEWEST), 2 * (ENOUGH - LIKELY), 2 * (TIES - ENOUGH)]
+    assert others[1] == ["other", "build", "build", "other", "other", "build"]
+    assert {name: len(found) for name, found in of.pairs._found.items()} == {"build": TIES, "other": TIES}
+
+
+def test_what_is_dear_is_looked_at_after_each() -> None:
+    """It may have been enough."""
+    of, _ = pool()
+    of.spent(1e9)
+    assert {len(each) for each in rounds(of, {"plain": 100.0, "build": 60.0})} == {2}
 
 
 def test_an_octave_begins_with_what_leads_where_nothing_has_won() -> None:
