@@ -41,7 +41,7 @@ __all__ = ["learn", "pooled"]
 
 RECORDING_US = 5_000.0
 """What it takes to see whether a recording is right, and to make it."""
-COMPARE_S, COMPARE_BYTES = 0.0025, 1 << 26
+COMPARE_S, COMPARE_BYTES = 0.0015, 1 << 26
 """How long a look goes on comparing candidates with plain, by the host's clock; and how many bytes are copied for that
 at most, since a device may be far behind the host with what is compared."""
 NOT_EARNED = f"not tried yet: recording it takes about {RECORDING_US / 1e3:.0f} ms, which calls here have not earned"

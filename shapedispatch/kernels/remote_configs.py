@@ -23,7 +23,7 @@ __all__ = ["NotNow", "RemoteConfigs"]
 
 UNEARNED = "not enough time was spent in such calls to have it compiled"
 NEXT = "what was compiled is loaded in the next calls"
-LOAD_S = 0.0025
+LOAD_S = 0.0015
 """How long a look goes on loading what was compiled: one takes about as long."""
 
 
