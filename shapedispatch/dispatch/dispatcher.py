@@ -118,7 +118,7 @@ class Core(HitPath, Introspection):
         if self.in_background() and not self.backend.searches:
             imports.compiler.begin()
         if backend.receiver is not None:
-            self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver))
+            self.use_fast_path(native.fast_path(self.call, self.fallback, backend.receiver, backend.first))
 
     def in_background(self) -> bool:
         """See `context.DispatcherParts`."""
@@ -165,7 +165,7 @@ class Core(HitPath, Introspection):
         self.off: bool = self.retired or self.settings.mode == "off"
         self.frozen: bool = self.settings.mode in FROZEN_MODES
         if self.fast_path is not None:
-            self.fast_path.off, self.fast_path.frozen = self.off, self.frozen
+            self.fast_path.off, self.fast_path.frozen, self.fast_path.to_spare = self.off, self.frozen, 0
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
@@ -245,13 +245,15 @@ class Core(HitPath, Introspection):
         at_once = self.backend.at_once(args, kwargs, self.table)
         if at_once is not None:
             return at_once(*args, **kwargs)
+        why = self._why_not_looked_at(key)
+        if why is not None:
+            self.table.spare(self.numbers.to_spare(key), why)
+            return self._untimed(why, args, kwargs)
         entry = self._at_once(key, args, kwargs)
         if entry is None:
-            why = _why_undecided(args, kwargs) or self._why_not_looked_at(key)
-            if why is not None:
-                return self._untimed(why, args, kwargs)
-            return self._run_settled(key, args, kwargs)
-        elif node is not None and isinstance(entry, Entry):
+            why = _why_undecided(args, kwargs)
+            return self._run_settled(key, args, kwargs) if why is None else self._untimed(why, args, kwargs)
+        if node is not None and isinstance(entry, Entry):
             expect(self.ctx(key, args, kwargs), entry, node)
             self.table.insert(node, key, args, kwargs, self.backend.overlaps)
         return self._run(entry, args, kwargs)
@@ -259,8 +261,10 @@ class Core(HitPath, Introspection):
     def _why_not_looked_at(self, key: Key) -> str | None:
         """See `numbers`; what a mode asks for, or other ranks, or repeating bits is done whatever it takes."""
         settings = self.settings
-        free = settings.mode == "tune" and settings.learn == "now" and settings.pick is None and self.ledger() is None
-        return self.numbers.why_not(key) if free and self.backend.receiver is not None else None
+        learns = settings.mode == "tune" and settings.learn in ("now", "background") and settings.pick is None
+        if not learns or self.backend.receiver is None or self.ledger() is not None:
+            return None
+        return self.numbers.why_not(key)
 
     def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Decide and run; what is told only of a call that the function answers is told then."""
@@ -295,7 +299,10 @@ class Core(HitPath, Introspection):
             return None
         try:
             if self.in_background() and not self.backend.searches:
-                return at_once(self, key, args, kwargs)
+                began_s = time.perf_counter()
+                entry = at_once(self, key, args, kwargs)
+                self.numbers.looked(key, time.perf_counter() - began_s)
+                return entry
             return at_sight(self.ctx(key, args, kwargs)) if self.settings.judge == "online" else None
         except Bypass as reason:
             return str(reason)

@@ -20,6 +20,12 @@ class FastPath(Protocol):
     left: int
     """After how many calls one takes the Python path, to be timed again; 0 for never."""
 
+    to_spare: int
+    """How many of the next calls whose key is not known run plain, and do not take the Python path."""
+
+    spared: int
+    """How many have."""
+
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
         """Run what the table holds for this call, or take the Python path."""
 

@@ -93,8 +93,8 @@ class EventLog:
             )
 
     def bypassed(self, reason: str, count: int) -> None:
-        """A call ran plain, the ``count``-th for this reason."""
-        if count == STORM and self._first("storm", reason):
+        """A call ran plain, the ``count``-th for this reason, or some since the last time did."""
+        if count >= STORM and self._first("storm", reason):
             _log.warning("%s: %d calls were not dispatched and ran plain: %s", self._name, count, reason)
 
     def handed_on(self, sentence: str) -> None:

@@ -51,13 +51,15 @@ CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
 """A launch in C: ``launcher(grid, values)``. False means that this thread has no CUDA context: nothing was launched."""
 
 
-def fast_path(cache_miss: Callable[..., Any], fallback: Callable[..., Any], receiver: bool) -> FastPath | None:
+def fast_path(
+    cache_miss: Callable[..., Any], fallback: Callable[..., Any], receiver: bool, plain: Callable[..., Any]
+) -> FastPath | None:
     """A dispatcher's hit path in C, or None where C is not in use.
 
     ``cache_miss(args, kwargs, node)`` is asked where C cannot answer; ``fallback(*args, **kwargs)`` where a build has
-    raised that may be retried. ``receiver`` is as in `key.key`.
+    raised that may be retried; ``plain`` runs what is spared. ``receiver`` is as in `key.key`.
     """
-    return None if (c := module()) is None else c.FastPath(cache_miss, fallback, receiver)  # type: ignore[no-any-return]  # in C
+    return None if (c := module()) is None else c.FastPath(cache_miss, fallback, receiver, plain)  # type: ignore[no-any-return]  # in C
 
 
 in_use: Any = None

@@ -144,6 +144,7 @@ class Table:
         if self._fast_path is not None:
             self._fast_path.clear()
             self._fast_path.number(self._hits)
+        self._spared, self._why_spared = self._fast_path.spared if self._fast_path is not None else 0, ""
         self._readings = 0
         self._counts: Counter[str] = Counter()
         self.misses_by_reason: Counter[str] = Counter()
@@ -321,13 +322,25 @@ class Table:
             self.log.bypassed(reason, self.bypasses_by_reason[reason])
         return undecided
 
-    def _count(self, name: str, reason: str | None) -> str | None:
+    def spare(self, calls: int, reason: str) -> None:
+        """Where C looks keys up, have it run plain so many of the next calls of new keys, for this reason."""
+        with self.lock:
+            self._count_spared()
+            if self._fast_path is not None:
+                self._fast_path.to_spare, self._why_spared = calls, reason
+
+    def _count_spared(self) -> None:
+        if self._fast_path is not None and (more := self._fast_path.spared - self._spared):
+            self._spared += more
+            self._count("bypasses", self._why_spared, more)
+
+    def _count(self, name: str, reason: str | None, times: int = 1) -> str | None:
         """As `count`, under the lock; the reason as it is counted."""
-        self._counts[name] += 1
+        self._counts[name] += times
         if reason is not None:
             counts = self.misses_by_reason if name == "misses" else self.bypasses_by_reason
             reason = reason if reason in counts or len(counts) < 256 else "other reasons"
-            counts[reason] += 1
+            counts[reason] += times
         return reason
 
     def _hits_so_far(self) -> int:
@@ -341,6 +354,7 @@ class Table:
     def info(self) -> CacheInfo:
         """The counters."""
         with self.lock:
+            self._count_spared()
             return CacheInfo(
                 hits=self._hits_so_far(),
                 misses=self._counts["misses"],

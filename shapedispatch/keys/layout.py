@@ -107,11 +107,11 @@ def kin(key: Key) -> Key:
 
 
 def numberless(key: Key) -> Key:
-    """What a key has in common with those that differ from it in numbers and texts, and in sizes besides.
+    """What a key has in common with those that differ from it in numbers and texts.
 
     A whole number differs up to the next power of two.
     """
-    return (key[0], *map(_numberless, kin(key)[1:]))
+    return (key[0], *map(_numberless, key[1:]))
 
 
 def _numberless(part: Any) -> Hashable:

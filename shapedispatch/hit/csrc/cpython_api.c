@@ -102,6 +102,33 @@ static PyObject *take_raised(void)
 #endif
 }
 
+static PyObject *call_with(PyObject *callable, PyObject *args, PyObject *kwargs)
+{
+    if (PyDict_GET_SIZE(kwargs) == 0)
+        return PyObject_Vectorcall(callable, &PyTuple_GET_ITEM(args, 0), (size_t)PyTuple_GET_SIZE(args), NULL);
+    return PyObject_Call(callable, args, kwargs);
+}
+
+/* `except Exception: return fallback(...)`: meanwhile what the build raised is the exception being handled. */
+static PyObject *fall_back(PyObject *fallback, PyObject *args, PyObject *kwargs)
+{
+    PyObject *before = PyErr_GetHandledException(), *error = take_raised();
+    PyErr_SetHandledException(error);
+    PyObject *answer = call_with(fallback, args, kwargs);
+    PyErr_SetHandledException(before);
+    Py_XDECREF(before);
+    Py_XDECREF(error);
+    return answer;
+}
+
+/* A field of a Python object with __slots__, borrowed; NULL where it is unset. */
+static PyObject *field(PyObject *object, Py_ssize_t at)
+{
+    PyObject *value;
+    memcpy(&value, (const char *)object + at, sizeof value);
+    return value;
+}
+
 /* ----------------------------------------------------------------------- references that the garbage collector sees */
 
 /* The fields of a struct from `first` to `last`, all of them `PyObject *`. */

@@ -11,7 +11,9 @@ typedef struct FastPath {
     PyObject *cache_miss;               /* cache_miss(args, kwargs, node or None): the same call in Python */
     PyObject *fallback;                 /* fallback(*args, **kwargs): where a build has raised that may be retried */
     PyObject *numbers;                  /* an iterator: the table's numbers of hits */
+    PyObject *plain;                    /* runs calls that are spared */
     PyObject *slot_type, *entry_type;
+    Py_ssize_t to_spare, spared;        /* how many of the next calls whose key is not known are; and how many were */
     Py_ssize_t entries_at, used_at, run_at, check_at, retry_at;
     char receiver, off, frozen;         /* the last: whether nothing may be timed */
     Py_ssize_t left;                    /* the hit at which this comes to 0 goes to Python, to be timed again */
@@ -21,14 +23,6 @@ typedef struct FastPath {
 } FastPath;
 
 /* -------------------------------------------------------------------------------------------------- a hit, in steps */
-
-/* A field of a Python object with __slots__, borrowed; NULL where it is unset. */
-static PyObject *field(PyObject *object, Py_ssize_t at)
-{
-    PyObject *value;
-    memcpy(&value, (const char *)object + at, sizeof value);
-    return value;
-}
 
 /* What an entry runs, borrowed; NULL where its build was let go. */
 static PyObject *run_of(const FastPath *path, PyObject *entry)
@@ -54,10 +48,8 @@ static Result ask_guards(const FastPath *path, PyObject *entry, PyObject *args, 
         return HIT;
     PyObject *call[] = {args, kwargs};
     Py_INCREF(check);
-    PyObject *verdict = PyObject_Vectorcall(check, call, 2, NULL);
+    int holding = is_true(PyObject_Vectorcall(check, call, 2, NULL));
     Py_DECREF(check);
-    int holding = verdict == NULL ? -1 : PyObject_IsTrue(verdict);
-    Py_XDECREF(verdict);
     if (holding < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();      /* Python asks again, and knows what to do */
         return MISS;
@@ -96,32 +88,13 @@ static int number_hit(const FastPath *path, PyObject *slot)
     return 1;
 }
 
-static PyObject *call_with(PyObject *callable, PyObject *args, PyObject *kwargs)
-{
-    if (PyDict_GET_SIZE(kwargs) == 0)
-        return PyObject_Vectorcall(callable, &PyTuple_GET_ITEM(args, 0), (size_t)PyTuple_GET_SIZE(args), NULL);
-    return PyObject_Call(callable, args, kwargs);
-}
-
-/* `except Exception: return fallback(...)`: meanwhile what the build raised is the exception being handled. */
-static PyObject *fall_back(const FastPath *path, PyObject *args, PyObject *kwargs)
-{
-    PyObject *before = PyErr_GetHandledException(), *error = take_raised();
-    PyErr_SetHandledException(error);
-    PyObject *answer = call_with(path->fallback, args, kwargs);
-    PyErr_SetHandledException(before);
-    Py_XDECREF(before);
-    Py_XDECREF(error);
-    return answer;
-}
-
 static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args, PyObject *kwargs)
 {
     PyObject *run = Py_NewRef(run_of(path, entry));     /* the table may let the build go while it runs */
     int retry = field(entry, path->retry_at) == Py_True;
     PyObject *answer = call_with(run, args, kwargs);
     if (answer == NULL && retry && PyErr_ExceptionMatches(PyExc_Exception))
-        answer = fall_back(path, args, kwargs);
+        answer = fall_back(path->fallback, args, kwargs);
     Py_DECREF(run);
     return answer;
 }
@@ -168,6 +141,17 @@ static Result hit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **
     return result;
 }
 
+/* Whether a call whose key is not known is run plain without more ado, as those are of which there were too many. */
+static int spare(FastPath *path, PyObject *args, PyObject *kwargs, const CacheNode *node, PyObject **answer)
+{
+    if (path->to_spare <= 0 || path->plain == NULL || node == NULL || node->slot != NULL)
+        return 0;
+    path->to_spare--;
+    path->spared++;
+    *answer = call_with(path->plain, args, kwargs);
+    return 1;
+}
+
 static PyObject *miss(const FastPath *path, PyObject *args, PyObject *kwargs, CacheNode *node)
 {
     if (path->cache_miss == NULL)       /* the collector has cleared it, and what goes with it calls it once more */
@@ -185,7 +169,7 @@ static PyObject *fast_path_vectorcall(PyObject *self, PyObject *const *call, siz
     FastPath *path = (FastPath *)self;
     CacheNode *node = NULL;
     PyObject *answer = NULL;
-    if (hit(path, call[0], call[1], &node, &answer) == MISS)
+    if (hit(path, call[0], call[1], &node, &answer) == MISS && !spare(path, call[0], call[1], node, &answer))
         answer = miss(path, call[0], call[1], node);
     Py_XDECREF(node);
     return answer;
@@ -201,8 +185,7 @@ static PyObject *fast_path_find(PyObject *self, PyObject *const *call, Py_ssize_
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "find takes args and kwargs");
     CacheNode *node = lookup((FastPath *)self, call[0], call[1]);
-    PyObject *slot = node == NULL || node->slot == NULL ? Py_None : node->slot;
-    Py_INCREF(slot);
+    PyObject *slot = Py_NewRef(node == NULL || node->slot == NULL ? Py_None : node->slot);
     Py_XDECREF(node);
     return slot;
 }
@@ -275,6 +258,7 @@ static PyObject *fast_path_remove_all(PyObject *self, PyObject *Py_UNUSED(ignore
 {
     remove_all_nodes(&((FastPath *)self)->cache);
     remove_all_nodes(&((FastPath *)self)->kin);
+    ((FastPath *)self)->to_spare = 0;
     Py_RETURN_NONE;
 }
 
@@ -315,10 +299,10 @@ static int sign_function_call(const FastPath *path, CallSignature *sig, PyObject
 
 static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"cache_miss", "fallback", "receiver", NULL};
-    PyObject *cache_miss, *fallback;
+    static char *names[] = {"cache_miss", "fallback", "receiver", "plain", NULL};
+    PyObject *cache_miss, *fallback, *plain = NULL;
     int receiver = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p", names, &cache_miss, &fallback, &receiver))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|pO", names, &cache_miss, &fallback, &receiver, &plain))
         return NULL;
     FastPath *path = (FastPath *)type->tp_alloc(type, 0);
     if (path == NULL)
@@ -327,6 +311,7 @@ static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     path->sign = sign_function_call;
     path->cache_miss = Py_NewRef(cache_miss);
     path->fallback = Py_NewRef(fallback);
+    path->plain = Py_XNewRef(plain);
     path->receiver = (char)receiver;
     if (!start_cache(&path->cache) || !start_cache(&path->kin))
         Py_CLEAR(path);
@@ -336,11 +321,9 @@ static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 static int fast_path_traverse(PyObject *self, visitproc visit, void *arg)
 {
     FastPath *path = (FastPath *)self;
-    for (size_t i = 0; i < path->cache.room; i++)
-        Py_VISIT(path->cache.places[i]);
-    for (size_t i = 0; i < path->kin.room; i++)
-        Py_VISIT(path->kin.places[i]);
-    return visit_references(REFERENCES(path, cache_miss, entry_type), visit, arg);
+    int stop = visit_nodes(&path->cache, visit, arg);
+    stop = stop ? stop : visit_nodes(&path->kin, visit, arg);
+    return stop ? stop : visit_references(REFERENCES(path, cache_miss, entry_type), visit, arg);
 }
 
 static int fast_path_clear(PyObject *self)
@@ -377,6 +360,8 @@ static PyMemberDef fast_path_members[] = {
     {"off", Py_T_BOOL, offsetof(FastPath, off), 0, "whether every call takes the Python path"},
     {"frozen", Py_T_BOOL, offsetof(FastPath, frozen), 0, "whether nothing may be timed"},
     {"left", Py_T_PYSSIZET, offsetof(FastPath, left), 0, "after how many calls one goes to Python; 0 for never"},
+    {"to_spare", Py_T_PYSSIZET, offsetof(FastPath, to_spare), 0, "how many calls of keys that are not known run plain"},
+    {"spared", Py_T_PYSSIZET, offsetof(FastPath, spared), Py_READONLY, "how many have"},
     {"held", Py_T_PYSSIZET, offsetof(FastPath, cache.held), Py_READONLY, "how many calls are in the cache"},
     {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(FastPath, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -385,7 +370,7 @@ static PyMemberDef fast_path_members[] = {
 static PyTypeObject FastPathType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.FastPath",
-    .tp_doc = "FastPath(cache_miss, fallback, receiver=False)\n--\n\n"
+    .tp_doc = "FastPath(cache_miss, fallback, receiver=False, plain=None)\n--\n\n"
               "The hit path of one dispatcher: path(args, kwargs) runs what the table holds for this call.",
     .tp_basicsize = sizeof(FastPath),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

@@ -210,6 +210,13 @@ static void remove_node(SignatureCache *cache, CacheNode *node)
     Py_DECREF(node);
 }
 
+static int visit_nodes(const SignatureCache *cache, visitproc visit, void *arg)
+{
+    for (size_t place = 0; place < cache->room; place++)
+        Py_VISIT(cache->places[place]);
+    return 0;
+}
+
 /* Nodes first leave the cache and are let go afterwards: letting go may run code that comes back here. */
 static void remove_all_nodes(SignatureCache *cache)
 {
