@@ -547,3 +547,24 @@ def test_what_only_the_trace_refuses_is_told_once_the_function_has_answered() ->
     f = shapedispatch(store=False, exact=True, hints=())(lambda x: doubled(x))
     with pytest.warns(UserWarning, match="every variant but plain was refused"):
         assert_same(f(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_calls_by_name_go_where_the_code_has_those_names_by_now() -> None:
+    """The code was replaced by one that has its parameters in another order."""
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        """Plain."""
+        return x * 2 + y * 3
+
+    def other(y: Tensor, x: Tensor) -> Tensor:
+        """The same, of other places."""
+        return x * 2 + y * 3
+
+    f = shapedispatch(fn, hints=(), store=False)
+    one, two = torch.ones(3), torch.full((3,), 5.0)
+    for _ in range(2):
+        assert torch.equal(f(x=one, y=two), fn(x=one, y=two))
+    fn.__code__ = other.__code__
+    for _ in range(2):
+        assert torch.equal(f(x=one, y=two), one * 2 + two * 3)
+        assert torch.equal(f(two, one), one * 2 + two * 3)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import types
 from typing import Any
 
 import pytest
@@ -75,6 +76,41 @@ def test_a_call_that_the_function_refuses_is_a_type_error(args: tuple[Any, ...],
         mixed(*args, **kwargs)
     with pytest.raises(TypeError):
         MIXED.normal(args, kwargs)
+
+
+@pytest.mark.parametrize(
+    "code", [mixed.__code__, (lambda a, c, b: None).__code__, (lambda a, b, c, d=1: None).__code__]
+)
+def test_a_function_that_takes_other_arguments_by_now_is_called_as_it_is(code: types.CodeType) -> None:
+    """Their names and places are those of its new code: in normal form by the old ones it is another call."""
+
+    def fn(a: int, b: int, c: int) -> None:
+        """Plain."""
+
+    signature = Signature.of(fn)
+    fn.__code__ = code
+    with pytest.raises(TypeError, match="its code was replaced"):
+        signature.normal((), {"a": 1, "b": 2, "c": 3})
+    fn.__code__ = (lambda a, b, c: a).__code__
+    assert signature.normal((), {"a": 1, "b": 2, "c": 3}) == ((1, 2, 3), {})
+
+
+@given(
+    data=st.data(), given_by_place=st.integers(0, 4), names=st.sets(st.sampled_from(["a", "c", "d", "e", "z", "self"]))
+)
+def test_python_binds_as_inspect_does(data: st.DataObject, given_by_place: int, names: set[str]) -> None:
+    """Whatever a function takes, and whatever it is given: the same form, or an error of both."""
+    fn = data.draw(st.sampled_from([mixed, packed, lambda a, *c: 0, lambda *, d, z=1: 0, lambda self, a=1, **d: 0]))
+    args, kwargs = tuple(range(given_by_place)), {name: ord(name[0]) for name in sorted(names)}
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(TypeError):
+            Signature.of(fn).normal(args, kwargs)
+        return
+    bound.apply_defaults()
+    found = Signature.of(fn).normal(args, kwargs)
+    assert (found, [*found[1]]) == ((bound.args, bound.kwargs), [*bound.kwargs])
 
 
 def test_a_builtin_without_a_signature_takes_its_arguments_as_they_come() -> None:
