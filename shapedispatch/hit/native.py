@@ -301,7 +301,6 @@ def _names() -> dict[str, Any]:
 def _types() -> dict[str, Any]:
     """What C knows values by, and what it asks of tensors."""
     return {
-        # Types.
         "TensorBase": torch._C.TensorBase,
         "Tensor": Tensor,
         "Parameter": Parameter,
@@ -324,9 +323,8 @@ def _types() -> dict[str, Any]:
 def _state() -> dict[str, Any]:
     """What `key.ambient` asks. A question is a function and its arguments."""
     return {
-        # Questions to each of which the answer must be "nothing", and what else must be empty or off.
+        # Questions to which the answer must be "nothing", and what else must be empty or off.
         "no_modes": (
-            (keys._function_modes,),
             (keys._dispatch_modes,),
             (keys._functorch_level,),
             (keys._tracing,),
@@ -347,6 +345,9 @@ def _state() -> dict[str, Any]:
             (keys._precision, "mkldnn", "matmul"),
             (keys._threads,),
         ),
+        "function_modes": (keys._function_modes,),
+        "function_mode": (keys._function_mode, 0),
+        "device_context": keys._DeviceContext,
         "any_autocast": (any_autocast,),
         "autocast_devices": DEVICES,
         "autocast_enabled": torch.is_autocast_enabled,

@@ -284,6 +284,9 @@ STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "deterministic": lambda: within({"deterministic": "error"}),
     "warns of the undeterministic": lambda: within({"deterministic": "warn"}),
     "two threads": lambda: within({"threads": 2}),
+    "new tensors on the CPU": lambda: torch.device("cpu"),
+    "new tensors on another device": lambda: torch.device("meta"),
+    "new tensors on the second": lambda: torch.device("meta", 1),
 }
 
 
@@ -348,10 +351,22 @@ def global_hook() -> Iterator[None]:
         yield
 
 
+class OtherContext(torch.utils._device.DeviceContext):
+    """Whatever else it does."""
+
+
+@contextlib.contextmanager
+def two_devices() -> Iterator[None]:
+    """One within the other, of which one would be seen."""
+    with torch.device("meta"), torch.device("cpu"):
+        yield
+
+
 @pytest.mark.parametrize(
     "enter",
     [
-        lambda: torch.device("cpu"),
+        two_devices,
+        lambda: OtherContext("cpu"),
         lambda: torch.overrides.TorchFunctionMode(),
         lambda: torch.utils._python_dispatch.TorchDispatchMode(),
         lambda: torch.autograd.graph.save_on_cpu(),

@@ -158,6 +158,22 @@ static int sign_switch(CallSignature *sig, const Probe *probe, int (*sign_detail
     return word_from(probe, &on) && push(sig, on) && (on == 0 || sign_details(sig));
 }
 
+static int sign_equal(CallSignature *sig, PyObject *object);
+
+/* The device of `torch.set_default_device`, where that is all that watches the call. */
+static int sign_default_device(CallSignature *sig)
+{
+    if (sig->words[sig->word_count - 1] != 1)
+        return 0;
+    PyObject *mode = ask(&torch.function_mode), *device = NULL;
+    if (mode != NULL && (PyObject *)Py_TYPE(mode) == torch.device_context)
+        device = PyObject_GetAttr(mode, torch.device_name);
+    int supported = device != NULL && Py_TYPE(device) == torch.device && sign_equal(sig, device);
+    Py_XDECREF(mode);
+    Py_XDECREF(device);
+    return supported;
+}
+
 static int sign_ambient(CallSignature *sig)
 {
     if (!no_modes_on())
@@ -166,7 +182,8 @@ static int sign_ambient(CallSignature *sig)
     for (int i = 0; i < torch.keyed.count; i++)
         if (!word_from(&torch.keyed.probes[i], &word) || !push(sig, word))
             return 0;
-    return sign_switch(sig, &torch.any_autocast, sign_autocast)
+    return sign_switch(sig, &torch.function_modes, sign_default_device)
+        && sign_switch(sig, &torch.any_autocast, sign_autocast)
         && sign_switch(sig, &torch.deterministic, sign_determinism);
 }
 

@@ -118,6 +118,7 @@ static int intern_names(void)
         {"_current_level", &torch.current_level},
         {"raw_repr", &torch.raw_repr},
         {"fill_uninitialized_memory", &torch.fill_memory},
+        {"device", &torch.device_name},
         {"__dataclass_fields__", &torch.dataclass_fields},
         {"calls", &torch.calls},
         {"value", &torch.value},

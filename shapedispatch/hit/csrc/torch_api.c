@@ -42,9 +42,11 @@ static struct {
     const Exchange *exchange;
     PyTypeObject *tensor, *parameter, *base, *module;   /* base: what every kind of tensor is */
     PyTypeObject *size, *device, *dtype, *layout, *memory_format;
+    PyObject *device_context;           /* the type of the mode of `torch.set_default_device` */
     PyGetSetDef *requires_grad, *is_leaf, *dtype_of;
     Probes no_modes;                       /* what makes a call a bypass, or is rare: each must answer "nothing" */
     Probes keyed;                       /* what stands in the key by value */
+    Probe function_modes, function_mode;   /* how many there are, and the first */
     Probe any_autocast, autocast_cache, deterministic, warn_only, grad_mode;
     PyObject *autocast_devices, *autocast_enabled, *autocast_dtype;
     PyObject *determinism;              /* has fill_uninitialized_memory */
@@ -54,7 +56,7 @@ static struct {
     PyObject *is_ordinary;              /* see instance_signature.c */
     PyObject *dispatch_keys, *storage_offset;
     Py_ssize_t impl_at, keyset_at;      /* where a tensor keeps its dispatch-key set; 0 where that is not known */
-    PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields;
+    PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields, *device_name;
     PyObject *calls, *value, *called, *launched, *getattribute, *profiler_enabled;  /* names, too */
 } torch;
 
@@ -161,6 +163,9 @@ static const struct {
     {"forward_names", take_dict, &torch.forward_names},
     {"profiler_names", take_dict, &torch.profiler_names},
     {"keyed", take_questions, &torch.keyed},
+    {"function_modes", take_question, &torch.function_modes},
+    {"function_mode", take_question, &torch.function_mode},
+    {"device_context", take_object, &torch.device_context},
     {"any_autocast", take_question, &torch.any_autocast},
     {"autocast_devices", take_tuple, &torch.autocast_devices},
     {"autocast_enabled", take_object, &torch.autocast_enabled},
@@ -210,6 +215,7 @@ static void use_symbol_everywhere(PyObject *question, const Symbol *symbol)
 {
     use_symbol(torch.no_modes.probes, torch.no_modes.count, question, symbol);
     use_symbol(torch.keyed.probes, torch.keyed.count, question, symbol);
+    use_symbol(&torch.function_modes, 1, question, symbol);
     use_symbol(&torch.any_autocast, 1, question, symbol);
     use_symbol(&torch.deterministic, 1, question, symbol);
     use_symbol(&keys_added, 1, question, symbol);
