@@ -222,6 +222,34 @@ static void compare(PyObject *tensor, uint64_t keyset, const View *shown)
     *before = (Compared){keyset, alike};
 }
 
+/*
+ * Of some tensors torch shows none, and makes an error of that, which takes a millisecond: of sparse ones, say. Where it
+ * was so of a few of a dispatch-key set of which none was compared, it is asked again now and then.
+ */
+enum { MOST_UNSHOWN = 4, FEW_UNSHOWN = 8, SHOWN_AGAIN = 256 };
+
+static struct unshown {
+    uint64_t keyset;
+    uint32_t times;
+} unshown[MOST_UNSHOWN];
+
+static int shown(PyObject *tensor, uint64_t keyset, View *view)
+{
+    static uint32_t kinds;
+    int kind = 0;
+    while (kind < MOST_UNSHOWN && unshown[kind].keyset != keyset)
+        kind++;
+    uint32_t times = kind < MOST_UNSHOWN ? ++unshown[kind].times : 1;
+    if (times > FEW_UNSHOWN && times % SHOWN_AGAIN != 0)
+        return 0;
+    int is_shown = torch.exchange->view_of(tensor, view) == 0;
+    if (is_shown && kind < MOST_UNSHOWN)
+        unshown[kind].times = 0;
+    else if (!is_shown && kind == MOST_UNSHOWN)
+        unshown[kinds++ % MOST_UNSHOWN] = (struct unshown){keyset, times};
+    return is_shown;
+}
+
 /* Whether there is one. It owns nothing: sizes and strides, maybe NULL unless asked for, point into the tensor. */
 static int view_of(PyObject *tensor, uint64_t keyset, View *view, int sized)
 {
@@ -230,7 +258,7 @@ static int view_of(PyObject *tensor, uint64_t keyset, View *view, int sized)
     const Compared *before = compared(keyset);
     if (before != NULL && before->alike && view_by_shim(tensor, view, sized))
         return 1;
-    if (torch.exchange->view_of(tensor, view) != 0)
+    if (before == NULL ? !shown(tensor, keyset, view) : torch.exchange->view_of(tensor, view) != 0)
         return 0;
     compare(tensor, keyset, view);
     return 1;
