@@ -148,6 +148,7 @@ def _binder(fn: object) -> types.FunctionType | None:
     named = ", ".join([*(f"{name!r}: {name}" for name in keywords), *more])
     scope: dict[str, Any] = {}
     exec(f"def bound({parameters}): return ({placed}), {{{named}}}", scope)
+    scope["bound"].__qualname__ = fn.__qualname__  # which an error names
     return scope["bound"]  # type: ignore[no-any-return]  # a function
 
 

@@ -147,7 +147,7 @@ def test_a_method_asked_through_an_instance_says_how() -> None:
     for ask in (thing.double.explain, thing.double.tune):  # type: ignore[attr-defined]
         with pytest.raises(TypeError, match=r"Of a method, ask the class.*Doubling\.double\.explain\(instance, "):
             ask(torch.ones(3))
-    with pytest.raises(TypeError, match="missing a required argument: 'x'$"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'$"):
         shapedispatch(lambda x: x, hints=(), store=False).explain()
 
 
