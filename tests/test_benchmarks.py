@@ -646,3 +646,13 @@ def test_a_result_has_its_own_pictures_alone(tmp_path: Path) -> None:
         "![cold_model: picture](results/cold_model-a1-again-picture.svg)",
         "![cold_model: picture](results/cold_model-a1-picture.svg)",
     ]
+
+
+def test_a_call_is_asked_for_in_all_its_forms(script: Load, tmp_path: Path) -> None:
+    """What each gives is the function's own answer, and what it takes over plain is told."""
+    call_forms = script("call_forms")
+    call_forms.SMALL_CALLS, call_forms.SMALL_LOOPS, call_forms.WARM_CALLS = 5, 3, 40
+    call_forms.main(["--small", "--device", "cpu", "--json", str(tmp_path / "call_forms-cpu.json")])
+    found = json.loads((tmp_path / "call_forms-cpu.json").read_text())["forms"]
+    assert found.keys() == call_forms.forms("cpu").keys()
+    assert all(one["us"].keys() == {call_forms.PLAIN, call_forms.OURS} for one in found.values())
