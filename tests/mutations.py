@@ -24,6 +24,8 @@ NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
 SYMBOLS = "tests/hit/test_symbols.py"
 SIGNS = "tests/hit/test_native.py"
+NUMBERS = "tests/online/test_numbers.py"
+BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
@@ -138,7 +140,7 @@ MUTATIONS = (
     Mutation(UNSEEN, "for kind in _wrappers(one) if not", "for kind in () if not", (OF_FORMULAS,)),
     Mutation("functions/compile/operators.py", "and not is_of_others(usual.__code__)", "and False", (WORLDS,)),
     Mutation(UNSEEN, 'yield from (f"what an operator reads', 'yield from ("" for _ in () if f"', (WORLDS,)),
-    Mutation(UNSEEN, "*self._captures.guards(), *self._operators)", "*self._captures.guards())", (WORLDS,)),
+    Mutation(UNSEEN, "            *guards_on(self._operators),\n", "", (WORLDS,)),
     Mutation(FORMULAS, "if there and (trains or", "if there and False and (trains or", (OF_FORMULAS,)),
     Mutation(
         FORMULAS,
@@ -258,8 +260,14 @@ MUTATIONS = (
     Mutation(FILTER, "or torch.cuda.is_available():", ":", (GUARDS,)),
     Mutation(FILTER, "not noted.keys() <= _HELD | _OF_FUNCTIONS | _OF_GPUS or ", "", (GUARDS,)),
     Mutation("hit/native.py", " and not symbols.are_left_out(keys, module)", " and False", (SYMBOLS,)),
-    Mutation("hit/csrc/call_signature.c", "has_version(type, *seen)", "*seen != 0", (SIGNS,)),
-    Mutation("hit/csrc/call_signature.c", "*seen = none ? version : 0;", "*seen = version;", (SIGNS,)),
+    Mutation("hit/csrc/instance_signature.c", "has_version(type, *seen)", "*seen != 0", (SIGNS,)),
+    Mutation("hit/csrc/instance_signature.c", "*seen = none ? version : 0;", "*seen = version;", (SIGNS,)),
+    Mutation("hit/csrc/call_signature.c", "if (sig->words[sig->word_count - 1] != 1)", "if (0)", (SIGNS,)),
+    Mutation("hit/csrc/call_signature.c", "(PyObject *)Py_TYPE(mode) == torch.device_context", "1", (SIGNS,)),
+    Mutation("hit/csrc/call_signature.c", " && sign_equal(sig, device);", ";", (SIGNS,)),
+    Mutation("hit/csrc/tensor_view.c", "times > FEW_UNSHOWN && ", "0 && ", (SIGNS, "-k", "not_asked")),
+    Mutation("dispatch/dispatcher.py", "self.off, self.frozen, 0", "self.off, self.frozen, 9", (NUMBERS,)),
+    Mutation("keys/signature.py", "_parameters(fn.__code__) != _parameters(", "False and (", (BOUND,)),
     Mutation("hit/csrc/cpython_api.c", "&& dict_unchanged(names, seen->mark, seen->count))", ")", (SIGNS,)),
     Mutation(CACHE, "vacate(cache, place);\n    cache->latest = NULL;\n", "vacate(cache, place);\n", (SIGNS,)),
     Mutation(CACHE, "cache->held = 0;\n    cache->latest = NULL;\n", "cache->held = 0;\n", (SIGNS,)),
@@ -370,7 +378,7 @@ MUTATIONS = (
     ),
     Mutation(
         "dispatch/background.py",
-        "self.polls_s and account.news == self.news and not self.forced",
+        "self.polls_s and self.account.news == self.news and not self.forced",
         "self.polls_s and not self.forced",
         ("tests/dispatch/test_background.py",),
     ),
