@@ -1,11 +1,11 @@
 """What does a call cost over plain, in whatever form it comes, and whatever is around it?
 
 A function that returns its argument, called by place, by keyword, with a default, through `*args`, `**kwargs` and
-keyword-only parameters, under a default device; with a number that never comes again, with a sparse tensor, and with an
-argument that has no key. Plain and ours take turns; each answer is the argument itself. With hints and exact builds off
-plain is all that runs: the difference is what a hit costs, or what it costs to say that there is none.
-Bars, on the path in C, in microseconds over plain: 3 for a form that has a key, 6 for a number that never comes again,
-60 for what has none.
+keyword-only parameters, under a default device; with a number or a size that never comes again, with a sparse tensor,
+and with an argument that has no key. Plain and ours take turns; each answer is the argument itself.
+With hints and exact builds off plain is all that runs: the difference is what a hit costs, or what it costs to say that
+there is none. Bars, on the path in C, in microseconds over plain: 3 for a form that has a key, 6 for a number or a size
+that never comes again, 60 for what has none.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor
 PLAIN, OURS = "plain", "shapedispatch"
 LOOPS, SMALL_LOOPS, CALLS, SMALL_CALLS = 101, 5, 2000, 200
 KNOWN_US, NEW_US, KEYLESS_US = 3.0, 6.0, 60.0
-WARM_CALLS = 400
-"""Calls before: until numbers that never come again are refused."""
+WARM_CALLS, MOST_SIZES = 400, 1 << 20
+"""Calls before, until numbers and sizes that never come again are no longer looked at; and how many sizes there are."""
 
 
 def by_place(x: Tensor, y: Any = None) -> Tensor:
@@ -57,6 +57,7 @@ class Form:
 def forms(device: str) -> dict[str, Form]:
     """All of them; what they are called with besides the tensor is made once."""
     numbers, sparse, keyless = itertools.count(), torch.ones(2, 2).to_sparse(), iter(())
+    rows, sizes = torch.ones(MOST_SIZES, device=device), itertools.cycle(range(2, MOST_SIZES))
     return {
         "by place": Form(by_place, lambda fn, x: fn(x, x)),
         "by keyword": Form(by_place, lambda fn, x: fn(x, y=x)),
@@ -66,6 +67,9 @@ def forms(device: str) -> dict[str, Form]:
         "keyword-only": Form(keyword_only, lambda fn, x: fn(x, y=x)),
         "under a default device": Form(by_place, lambda fn, x: fn(x, x), around=lambda: torch.device(device)),
         "a number that never comes again": Form(by_place, lambda fn, x: fn(x, 0.5 + next(numbers)), NEW_US),
+        "a size that never comes again": Form(by_place, lambda fn, x: fn(x, rows[: next(sizes)]), NEW_US),
+        "such a size in a list": Form(by_place, lambda fn, x: fn(x, [rows[: next(sizes)]]), NEW_US),
+        "such a size by keyword": Form(keyword_only, lambda fn, x: fn(x, y=rows[: next(sizes)]), NEW_US),
         "a sparse tensor": Form(by_place, lambda fn, x: fn(x, sparse), KEYLESS_US),
         "an argument without a key": Form(by_place, lambda fn, x: fn(x, keyless), KEYLESS_US),
     }

@@ -24,7 +24,7 @@ NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
 SYMBOLS = "tests/hit/test_symbols.py"
 SIGNS = "tests/hit/test_native.py"
-NUMBERS = "tests/online/test_numbers.py"
+NUMBERS, NEWCOMERS = "tests/online/test_repeats.py", "tests/dispatch/test_newcomers.py"
 BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
@@ -266,7 +266,13 @@ MUTATIONS = (
     Mutation("hit/csrc/call_signature.c", "(PyObject *)Py_TYPE(mode) == torch.device_context", "1", (SIGNS,)),
     Mutation("hit/csrc/call_signature.c", " && sign_equal(sig, device);", ";", (SIGNS,)),
     Mutation("hit/csrc/tensor_view.c", "times > FEW_UNSHOWN && ", "0 && ", (SIGNS, "-k", "not_asked")),
-    Mutation("dispatch/dispatcher.py", "self.off, self.frozen, 0", "self.off, self.frozen, 9", (NUMBERS,)),
+    Mutation("dispatch/dispatcher.py", "to_spare = self.fast_path.to_pass = 0", "to_spare = 9", (NUMBERS,)),
+    Mutation("hit/csrc/function_call.c", " || path->firsts != firsts", "", (NUMBERS,)),
+    Mutation("hit/csrc/function_call.c", "(firsts && !is_first_sight(&path->sights, node->hash))", "0", (NUMBERS,)),
+    Mutation("hit/csrc/function_call.c", "path->to_pass > 0 && is_first_sight(", "is_first_sight(", (NEWCOMERS,)),
+    Mutation("hit/csrc/function_call.c", "(*node)->slot != NULL && path->left > 0", "path->left > 0", (NUMBERS,)),
+    Mutation("hit/csrc/call_samples.c", "is_first ? now_ns() - began_ns : 0", "0", ("tests/hit/test_pooled_call.py",)),
+    Mutation("dispatch/newcomers.py", "self.found if self._takes(args, kwargs) else None", "self.found", (NEWCOMERS,)),
     Mutation("keys/signature.py", "_parameters(fn.__code__) != _parameters(", "False and (", (BOUND,)),
     Mutation("hit/csrc/cpython_api.c", "&& dict_unchanged(names, seen->mark, seen->count))", ")", (SIGNS,)),
     Mutation(CACHE, "vacate(cache, place);\n    cache->latest = NULL;\n", "vacate(cache, place);\n", (SIGNS,)),

@@ -656,3 +656,23 @@ def test_a_call_is_asked_for_in_all_its_forms(script: Load, tmp_path: Path) -> N
     found = json.loads((tmp_path / "call_forms-cpu.json").read_text())["forms"]
     assert found.keys() == call_forms.forms("cpu").keys()
     assert all(one["us"].keys() == {call_forms.PLAIN, call_forms.OURS} for one in found.values())
+
+
+def test_sizes_that_never_come_again_are_called_once(
+    script: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By each way in each round, whose answers are plain's."""
+    monkeypatch.setenv("SHAPEDISPATCH_LEARN", "background")
+    new_sizes = script("new_sizes")
+    seen: list[int] = []
+    monkeypatch.setattr(new_sizes, "product", lambda x, w: (seen.append(len(x)), x * w)[1])
+    monkeypatch.setattr(new_sizes, "fresh", lambda fn: fn)
+    monkeypatch.setattr(new_sizes, "ways", lambda: {new_sizes.PLAIN: lambda fn: fn, new_sizes.OURS: lambda fn: fn})
+    written = tmp_path / "new_sizes-cpu.json"
+    new_sizes.main(["--small", "--device", "cpu", "--program", "a product", "--json", str(written)])
+    calls, rounds = new_sizes.SMALL_CALLS, new_sizes.SMALL_ROUNDS
+    assert set(seen) == set(range(2, 2 + calls))
+    assert len(seen) == 3 * calls + 3 * rounds  # once more to find memory, and to compare
+    (one,) = json.loads(written.read_text())["programs"].values()
+    assert {len(us) for us in one["us"].values()} == {rounds}
+    assert 0.1 < one["over_plain"] < 10

@@ -28,6 +28,7 @@ from ..hit.turns import Turns
 from ..keys.key import Key
 from ..keys.tree import device_of, states, tensors
 from ..online.host_bound import HostBound
+from ..online.repeats import NewSizes
 from ..private import why_off
 from ..ranks.ledger import Ledger
 from ..records import Refusal
@@ -65,12 +66,16 @@ class DispatcherParts(Protocol):
     """Whether nothing may be timed."""
     fast_path: FastPath | None
     turns: Turns
+    new_sizes: NewSizes
 
     def ledger(self) -> Ledger | None:
         """What the ranks of the job agree on; None where this process is alone, or is to be."""
 
     def in_background(self) -> bool:
         """Whether no call is to wait for what is learned."""
+
+    def may_pass(self) -> bool:
+        """Whether calls that hardly repeat may; what a mode asks for, or other ranks, is done whatever it takes."""
 
     def orders(self) -> Orders:
         """What other processes build."""

@@ -131,11 +131,11 @@ class Follows:
         return records is not None and records()
 
     def choice(self, begun: Choice) -> Choice:
-        """See `table.Learner`."""
+        """See `turns.Learner`."""
         return begun if self.pool.over else replace(begun, origin="learning")
 
     def pinned(self, begun: Choice) -> Entry:
-        """See `table.Learner`: what is not settled is plain."""
+        """See `turns.Learner`: what is not settled is plain."""
         entry = self._entry() if self._is_settled() else None
         if entry is None or entry.lost():
             return Entry(self.core.backend.plain, None, replace(begun, variant="plain"), any_state=True)

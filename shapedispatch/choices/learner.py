@@ -1,6 +1,6 @@
-"""What runs a key whose choice is being learned from its own calls: each runs one candidate, once.
+"""What runs a key whose choice is being learned from its own calls: each runs one candidate, once; no call waits.
 
-No call waits: where another thread is noting a sample, or nothing may be sampled now, the best known candidate runs.
+Where another thread is noting a sample, or nothing may be sampled now, the best known candidate runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..backend import Candidate, Check, Offer
 from ..errors import in_a_line
 from ..hit import native
 from ..hit.table import Entry
+from ..hit.turns import LaunchTurns
 from ..interpreter.failures import what_fails
 from ..interpreter.locks import fork_safe_lock
 from ..online.backward import follow, history
@@ -33,12 +34,11 @@ __all__ = ["WARM", "WRONG", "Learning", "all_checks", "all_checks_of"]
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
 BETWEEN, MOST_WAITING, MOST_BETWEEN = 16, 128, 1024
-"""Runs in C of the leader, where no sample may be taken, before it is asked again whether one may: twice as many each
-time, since to ask takes longer than some calls; the second where that is because samples are not over yet."""
-AFTER = 4
-"""The same behind the last sample of a round, which is over then if the device is not behind: looks find it known."""
-MOST_MISSED = 512
-"""Calls of a CUDA graph that were no replay, after which one counts as taken."""
+"""Runs in C of the leader, where no sample may be taken, before it is asked again: twice as many each time, since it
+takes longer than some calls; the second where samples are not over yet."""
+AFTER, MOST_MISSED = 4, 512
+"""The same behind the last sample of a round, which is over then if the device is not behind: looks find it known. And
+how many calls of a CUDA graph were no replay, after which one counts as taken."""
 WARM = 3
 """How many calls of a candidate go before its sample: of small ones, one more or less makes no difference then."""
 SOON_US = 1_000.0
@@ -91,7 +91,7 @@ class Learning(Sampling):
     """Those of which the device has not said yet whether their numbers are right: none runs."""
     check_times: CheckTimes | None = None
     """What they took where that was seen."""
-    turns: native.LaunchTurns | None = None
+    turns: LaunchTurns | None = None
     """Where hits are run in C: which candidate each runs."""
     in_c: Way = CALLED
     """How C runs a candidate."""
@@ -209,7 +209,7 @@ class Learning(Sampling):
         """Whether the numbers of no other candidate are known yet."""
         return bool(self.pending) and len(self.contest.contestants) == 1
 
-    def _looked_at(self, turns: native.LaunchTurns) -> bool:
+    def _looked_at(self, turns: LaunchTurns) -> bool:
         """Whether what comes next is C's; what it takes to see to that is lost like what samples cost.
 
         Of keys that find out together many have one call: it may be a sample, which is taken here.
@@ -224,7 +224,7 @@ class Learning(Sampling):
             self.contest.looked((self._ended_ns - began_ns) / 1e3)
         return goes_on
 
-    def _goes_on_in_c(self, turns: native.LaunchTurns, soon: bool) -> bool:
+    def _goes_on_in_c(self, turns: LaunchTurns, soon: bool) -> bool:
         """Note what was run in C since the last time, and say what is next; False where C does not get there."""
         self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
         taken = turns.collect()
@@ -262,7 +262,7 @@ class Learning(Sampling):
         missed = self._named(whose.name).missed
         return missed is None or missed() == before
 
-    def _next_turns(self, turns: native.LaunchTurns, soon: bool) -> tuple[tuple[Any, Any, int], ...]:
+    def _next_turns(self, turns: LaunchTurns, soon: bool) -> tuple[tuple[Any, Any, int], ...]:
         """A round, once all samples of the last one are over; else some runs of the leader."""
         samples = [] if turns.waiting or self._alone() else self.contest.next_samples()
         sampled = [one for one in samples if isinstance(one, Figures)]

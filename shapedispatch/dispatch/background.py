@@ -70,6 +70,8 @@ class Waiting:
     now: Entry | None = None
     """The entry that it runs, where that is more than plain."""
     spent_s: float = 0.0
+    stands_for: int = 1
+    """As how many calls of its class the next one counts."""
     next_s: float = math.inf
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
@@ -98,9 +100,8 @@ class Waiting:
         try:
             return run(*args, **kwargs)
         finally:
-            took_s = self.clock_s() - began_s
-            self.spent_s += took_s
-            account.spent_s += took_s
+            self.spent_s += (took_s := self.clock_s() - began_s)
+            account.spent_s, self.stands_for = account.spent_s + took_s * self.stands_for, 1
 
     def _run_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked if that is due."""
@@ -191,7 +192,7 @@ class Waiting:
         return self.run
 
     def choice(self, begun: Choice) -> Choice:
-        """See `table.Learner`."""
+        """See `turns.Learner`."""
         choice = begun if self.now is None else self.now.now()
         spent = f"{self.account.spent_s:.3g} s were spent on such calls, {self.spent_s:.3g} s of them here"
         short = self.account.short or self.short
@@ -204,7 +205,7 @@ class Waiting:
         return self
 
     def pinned(self, begun: Choice) -> Entry:
-        """See `table.Learner`."""
+        """See `turns.Learner`."""
         if self.now is None:
             return Entry(self.run, None, self.choice(begun), any_state=True)
         return self.now if self.now.learner is None else self.now.learner.pinned(self.now.choice)

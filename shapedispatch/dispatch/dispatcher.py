@@ -34,8 +34,7 @@ from ..interpreter.failures import what_fails
 from ..keys.identity import code_identity
 from ..keys.key import Bypass, Key
 from ..keys.layout import OF_ARGUMENTS, WITHOUT_KEY
-from ..keys.tree import tensors
-from ..online.numbers import NumbersLookedAt
+from ..online.repeats import NewSizes, NumbersLookedAt
 from ..ranks.agreement import agreement
 from ..ranks.ledger import Adopted, Ledger
 from ..records import STORED_UNDECIDED, CacheInfo, Choice, Choices, Refusal, choices_html
@@ -47,8 +46,8 @@ from .background import at_once
 from .introspection import Introspection
 from .launches import in_launches
 from .loading import load, to_load
-from .miss import decide, tuning_lock
-from .newcomers import expect
+from .miss import decide, tuning_lock, why_undecided
+from .newcomers import entered, expect
 
 __all__ = ["Core"]
 
@@ -114,6 +113,7 @@ class Core(HitPath, Introspection):
         self._ledger: Ledger | None = None
         self.turns: Turns = Turns(self.settings.retime)
         self.numbers: NumbersLookedAt = NumbersLookedAt(lambda: self.table.facts.looked_at)
+        self.new_sizes: NewSizes = NewSizes(self.table)
         self.refresh()
         if self.in_background() and not self.backend.searches:
             imports.compiler.begin()
@@ -165,7 +165,8 @@ class Core(HitPath, Introspection):
         self.off: bool = self.retired or self.settings.mode == "off"
         self.frozen: bool = self.settings.mode in FROZEN_MODES
         if self.fast_path is not None:
-            self.fast_path.off, self.fast_path.frozen, self.fast_path.to_spare = self.off, self.frozen, 0
+            self.fast_path.off, self.fast_path.frozen = self.off, self.frozen
+            self.fast_path.to_spare = self.fast_path.to_pass = 0
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
@@ -249,24 +250,28 @@ class Core(HitPath, Introspection):
         if why is not None:
             self.table.spare(self.numbers.to_spare(key), why)
             return self._untimed(why, args, kwargs)
+        began_s = time.perf_counter()
         entry = self._at_once(key, args, kwargs)
         if entry is None:
-            why = _why_undecided(args, kwargs)
-            return self._run_settled(key, args, kwargs) if why is None else self._untimed(why, args, kwargs)
+            why = why_undecided(args, kwargs)
+            return self._run_settled(key, args, kwargs, node) if why is None else self._untimed(why, args, kwargs)
         if node is not None and isinstance(entry, Entry):
+            entered(self, entry, began_s)
             expect(self.ctx(key, args, kwargs), entry, node)
             self.table.insert(node, key, args, kwargs, self.backend.overlaps)
         return self._run(entry, args, kwargs)
 
-    def _why_not_looked_at(self, key: Key) -> str | None:
-        """See `numbers`; what a mode asks for, or other ranks, or repeating bits is done whatever it takes."""
+    def may_pass(self) -> bool:
+        """See `context.DispatcherParts`."""
         settings = self.settings
         learns = settings.mode == "tune" and settings.learn in ("now", "background") and settings.pick is None
-        if not learns or self.backend.receiver is None or self.ledger() is not None:
-            return None
-        return self.numbers.why_not(key)
+        return learns and self.backend.receiver is not None and self.ledger() is None  # keys of kernels are others
 
-    def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _why_not_looked_at(self, key: Key) -> str | None:
+        """See `repeats.NumbersLookedAt`."""
+        return self.numbers.why_not(key) if self.may_pass() else None
+
+    def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any) -> Any:
         """Decide and run; what is told only of a call that the function answers is told then."""
         messages: list[Callable[[], None]] = []
         _deciding.messages = messages
@@ -277,6 +282,8 @@ class Core(HitPath, Introspection):
             _deciding.messages = None
             if self.backend.receiver is not None:  # keys of kernels are of another form
                 self.numbers.looked(key, time.perf_counter() - began_s)
+        if node is not None and isinstance(entry, Entry):
+            entered(self, entry, began_s)
         answer = self._run(entry, args, kwargs)
         for tell in messages:
             tell()
@@ -291,7 +298,7 @@ class Core(HitPath, Introspection):
     def decided(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str:
         """As `miss` decides, without running it; or why plain runs."""
         entry = self._at_once(key, args, kwargs)
-        return entry or _why_undecided(args, kwargs) or self._settled(key, args, kwargs)
+        return entry or why_undecided(args, kwargs) or self._settled(key, args, kwargs)
 
     def _at_once(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Entry | str | None:
         """What needs no deciding: what is taken over, or `background.at_once`; or why the call is none to decide."""
@@ -376,14 +383,6 @@ class Core(HitPath, Introspection):
 
     def _repr_html_(self) -> str:
         return choices_html(self.backend.name, self.choices())
-
-
-def _why_undecided(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Why nothing can be decided now; a call that needs gradients waits for what another thread decides."""
-    if tuning_lock.owned():
-        return "another call of this thread is being decided"
-    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
-    return "another thread is deciding" if not needs_grad and tuning_lock.locked() else None
 
 
 def _grouped() -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..background.account import Allowance
 from ..choices.context import MissContext
-from ..hit.native import LaunchTurns, launch_turns
+from ..hit.native import launch_turns
+from ..hit.turns import LaunchTurns
 from .background import Waiting, account_of, published, remembered
 
 __all__ = ["WaitingLaunches", "in_launches"]

@@ -25,13 +25,14 @@ from ..choices.neighbours import SLOWER, remember
 from ..choices.recording import recorded, replayed
 from ..hit.table import Entry
 from ..keys.key import Bypass, Key
+from ..keys.tree import tensors
 from ..ranks.ledger import Ledger
 from ..records import UNDECIDED, Choice, Refusal
 from ..settings.resolve import Resolved, settings
 from ..shapes.dims import DimsMismatch
 from .agreed import agreed_entry, captured_entry
 
-__all__ = ["TuningLock", "decide", "tuning_lock"]
+__all__ = ["TuningLock", "decide", "tuning_lock", "why_undecided"]
 
 
 class TuningLock:
@@ -332,3 +333,11 @@ def _key_after(ctx: MissContext) -> Key:
     if len(again) != len(ctx.key):
         ctx.core.table.forget_choices()
     return again
+
+
+def why_undecided(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Why nothing can be decided now; a call that needs gradients waits for what another thread decides."""
+    if tuning_lock.owned():
+        return "another call of this thread is being decided"
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((args, kwargs)))
+    return "another thread is deciding" if not needs_grad and tuning_lock.locked() else None

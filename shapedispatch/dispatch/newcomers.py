@@ -6,13 +6,15 @@ That holds until something is decided that it depends on; then `at_sight` is ask
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..choices.context import DispatcherParts, MissContext, capturing_anything
 from ..choices.follows import Follows
-from ..choices.pooled import pool_of
+from ..choices.pooled import PooledContest, pool_of
 from ..hit.facts import Facts
 from ..hit.table import Entry
 from ..keys.key import Key
@@ -20,10 +22,11 @@ from ..online.pool import TOGETHER, Pool
 from ..records import Choice
 from .alike import Alike
 from .at_sight import none_differs
+from .background import Waiting
 from .latecomers import Latecomers
 from .shared_turns import SharedTurns, TakesTurns
 
-__all__ = ["Newcomers", "expect"]
+__all__ = ["Newcomers", "entered", "expect"]
 
 
 def expect(ctx: MissContext, entry: Entry, node: Any) -> None:
@@ -34,6 +37,27 @@ def expect(ctx: MissContext, entry: Entry, node: Any) -> None:
     made = Newcomers.of(ctx, entry) if entry.choice.notes == (TOGETHER,) else Latecomers.of(ctx, entry)
     if made is not None:
         core.fast_path.expect(node, made, ctx.args, ctx.kwargs)
+
+
+def entered(core: DispatcherParts, entry: Entry, began_s: float) -> None:
+    """Note since when this was found for a call whose key was new, of which C was not told by what its kin run.
+
+    What a pool finds out at its keys it affords.
+    """
+    learner = entry.learner
+    if not core.may_pass() or isinstance(getattr(learner, "contest", None), PooledContest):
+        return
+    core.new_sizes.entered(time.perf_counter() - began_s, functools.partial(_saves, entry))
+    if isinstance(learner, Waiting):
+        learner.stands_for = core.new_sizes.stands_for
+
+
+def _saves(entry: Entry) -> float:
+    """What part of plain's time is saved by what runs; all of it where that is not known."""
+    if isinstance(entry.learner, Follows):
+        return entry.learner.pool.saves()
+    is_plain = entry.choice.variant == "plain" and not (entry.learner is not None and entry.learner.judges)
+    return 0.0 if is_plain else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +103,15 @@ class Newcomers:
         return cls(core, alike, pool, pool.over, shared, there, found, facts, decided, gone, build)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any) -> Entry | None:
-        """The entry for a call whose key was never seen, published; None where it must be decided.
+        """The entry for a call whose key was never seen, published unless ``node`` is None; None: it must be decided.
 
         What is raised here is not told: the call is decided then, which raises it again.
         """
-        core, family, alike = self.core, self.pool.family, self.alike
-        if not self._stands() or not (self.over or self._gives_none()):
+        core, family, alike, began_s = self.core, self.pool.family, self.alike, time.perf_counter()
+        if not self._stands() or not (node is None or self.over or self._gives_none()):
             return None
+        if node is None:
+            return self.found if self._takes(args, kwargs) else None
         key, shapes = alike.key_of(args)
         sizes = alike.sizes(args, kwargs, shapes)
         if sizes is None or key in family.alone or not self._serves(args, kwargs):
@@ -104,7 +130,15 @@ class Newcomers:
         if not core.table.admit(key, entry, (args, kwargs), node, self.gone, ", ".join(why)):
             return None
         core.table.log.decided(choice)
+        took_s, awaited = time.perf_counter() - began_s, self.shared is not None and self.shared.awaits_new()
+        core.new_sizes.entered(took_s, self._saves, has_kin=True, awaited=awaited)
+        if awaited:
+            family.looked(1e6 * took_s)
         return entry
+
+    def _saves(self) -> float:
+        """What part of plain's time is saved by what runs."""
+        return 0.0 if self.found.build is None else self.pool.saves()
 
     def _stands(self) -> bool:
         """Whether all that is not of the call is as it was, and nothing else is to be asked first."""
@@ -141,8 +175,10 @@ class Newcomers:
 
     def _serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether it may run this call; plain may any."""
-        if self.shared is not None and not self.shared.serves(args, kwargs):
-            return False
+        return (self.shared is None or self.shared.serves(args, kwargs)) and self._takes(args, kwargs)
+
+    def _takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether what it has found may."""
         return self.found.build is None or self.core.backend.serves(self.build, args, kwargs)
 
     def _is_stored(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -20,8 +20,9 @@ from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.follows import Follows
 from ..choices.learner import WARM, all_checks_of
 from ..errors import in_a_line
-from ..hit.native import CallTurns, PoolLeader, call_turns, pool_leader, pooled_calls
+from ..hit.native import call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
+from ..hit.turns import CallTurns, PoolLeader
 from ..interpreter.locks import fork_safe_lock
 from ..keys.key import Key
 from ..online.contest import COLD_US, FAR, SAMPLE_US, SMALL_US
@@ -174,6 +175,10 @@ class SharedTurns:
         """The candidates that are compared with plain."""
         return [name for name in self.runs if name != "plain"]
 
+    def awaits_new(self) -> bool:
+        """Whether the next new keys are to take turns: not where those are for others, if such come."""
+        return self.turns.left > 0 and not self.turns.patience
+
     def serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether all candidates may run this call, which differs in sizes alone from others that they ran."""
         builds = [entry.build for entry in self.entries.values() if entry.build is not None]
@@ -193,6 +198,8 @@ class SharedTurns:
             began_ns = self.sampler.clock_ns()
             self._take_in(self.turns.collect())
             self._passed = 0
+            first_ns, self.turns.first_ns = self.turns.first_ns, 0
+            self.family.ran(first_ns / 1e3 * self.core.new_sizes.stands_for)
             if self.turns.waiting:
                 self.core.turns.hurry(1)  # it is soon that they are over
             else:
@@ -295,14 +302,14 @@ class TakesTurns(Follows):
         return Follows._is_settled(self) and self.pool.favourite in self.shared.runs
 
     def choice(self, begun: Choice) -> Choice:
-        """See `table.Learner`."""
+        """See `turns.Learner`."""
         ran = self.shared.entries[self.shared.leads(self.pool)].choice
         refused = (*begun.refusals, *self.shared.refused.values())
         found = replace(begun, variant=ran.variant, config=ran.config, route=ran.route, refusals=refused)
         return Follows.choice(self, found)
 
     def pinned(self, begun: Choice) -> Entry:
-        """See `table.Learner`."""
+        """See `turns.Learner`."""
         name = self.shared.leads(self.pool) if self._is_settled() else "plain"
         ran = self.shared.entries[name]
         if name == "plain" or ran.run is None:

@@ -26,6 +26,15 @@ class FastPath(Protocol):
     spared: int
     """How many have."""
 
+    firsts: bool
+    """Whether only those do that were not seen lately."""
+
+    to_pass: int
+    """How many of the next, not seen lately, are answered as their kin, and not published."""
+
+    passed: int
+    """How many were."""
+
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
         """Run what the table holds for this call, or take the Python path."""
 
@@ -46,7 +55,10 @@ class FastPath(Protocol):
         kwargs: Mapping[str, Any],
         /,
     ) -> bool:
-        """Ask ``admits(args, kwargs, node)`` for the entry of new calls that differ from this one in sizes alone."""
+        """Ask ``admits(args, kwargs, node)`` for the entry of new calls that differ from this one in sizes alone.
+
+        Its node is None where the entry is not to be published.
+        """
 
     def remove(self, node: Any, /) -> None:
         """Let no call find the link's slot any more."""

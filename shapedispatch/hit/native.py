@@ -15,7 +15,7 @@ import inspect
 import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,13 +29,11 @@ from ..keys.instances import holds_all_in_its_dict
 from ..settings.resolve import settings
 from . import profiling, symbols
 from .fast_path import FastPath
+from .turns import CallTurns, LaunchTurns, PoolLeader
 from .watchers import watchers_are_reliable
 
 __all__ = [
-    "CallTurns",
     "CudaLauncher",
-    "LaunchTurns",
-    "PoolLeader",
     "all_checks",
     "call_turns",
     "cuda_launcher",
@@ -105,37 +103,6 @@ def cuda_launcher(
         return str(error)
 
 
-class LaunchTurns(Protocol):
-    """What a key runs while it is learned from its launches, or its calls: those in C are the turns that were begun.
-
-    ``left`` is how many launches are left of the turn that is on, 0 where all are taken; ``taken`` how many C has made
-    since `begin`; ``waiting`` how many samples were not collected yet. ``launch`` is Python's.
-    """
-
-    left: int
-    taken: int
-    waiting: int
-    launch: Callable[..., Any]
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run a call that is no hit."""
-
-    def begin(self, turns: tuple[tuple[Callable[..., Any], Any, int], ...], /) -> None:
-        """Let the next launches be these: whose launcher, whose sample each is (None: no sample's), how many."""
-
-    def collect(self) -> list[tuple[Any, int, int, float, bool, float | None]]:
-        """The samples that are over, in order: whose, begun at and host's time in ns, device's in us, stream dry.
-
-        And how many microseconds after it began the next call came; None where none has yet.
-        """
-
-
-class CallTurns(LaunchTurns, Protocol):
-    """Turns of a function's calls. ``patience`` is how many in a row take none because they come beside a new key."""
-
-    patience: int
-
-
 def launch_turns(
     call: Callable[..., Any], launch: Callable[..., Any], runs: Sequence[Callable[..., Any]]
 ) -> LaunchTurns | None:
@@ -172,16 +139,6 @@ def call_turns(
         return c.CallTurns(call, unsampled, raised, path, index)  # type: ignore[no-any-return]  # in C
     except (RuntimeError, TypeError):  # the driver has no events; a path of a test's is not C's
         return None
-
-
-class PoolLeader(Protocol):
-    """What keys of one neighbourhood run at calls that take no turn, for all of them at once.
-
-    ``open`` says whether they take turns.
-    """
-
-    run: Callable[..., Any]
-    open: bool
 
 
 def pool_leader(run: Callable[..., Any]) -> PoolLeader:

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ..interpreter.locks import fork_safe_lock
 from ..records import CacheInfo, Choice
@@ -19,6 +19,7 @@ from .facts import Facts
 from .fast_path import FastPath
 from .log import EventLog
 from .lru import MOST_REPLACEMENTS, Departures, Lru, Recency
+from .turns import Learner
 
 __all__ = ["MOST_REPLACEMENTS", "STATES_A_KEY", "Entry", "Held", "Table"]
 
@@ -33,21 +34,6 @@ class Held(Protocol):
 
     def release(self) -> None:
         """Let go of all that was compiled; called once, when the build leaves."""
-
-
-class Learner(Protocol):
-    """What runs while it is being learned which variant is best; later, the hits that have a turn."""
-
-    judges: ClassVar[bool]  # whether it sees to what a candidate raises; else plain may answer, as at any hit
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the call once."""
-
-    def choice(self, begun: Choice) -> Choice:
-        """What stands now, of the choice with which it began."""
-
-    def pinned(self, begun: Choice) -> Entry:
-        """The entry of what is best as far as it is known, which no sample changes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +130,7 @@ class Table:
         if self._fast_path is not None:
             self._fast_path.clear()
             self._fast_path.number(self._hits)
-        self._spared, self._why_spared = self._fast_path.spared if self._fast_path is not None else 0, ""
+        self._left_out, self._why_spared = self._left_out_by_c(), ""
         self._readings = 0
         self._counts: Counter[str] = Counter()
         self.misses_by_reason: Counter[str] = Counter()
@@ -322,17 +308,31 @@ class Table:
             self.log.bypassed(reason, self.bypasses_by_reason[reason])
         return undecided
 
-    def spare(self, calls: int, reason: str) -> None:
-        """Where C looks keys up, have it run plain so many of the next calls of new keys, for this reason."""
+    def spare(self, calls: int, reason: str, firsts: bool = False, passes: bool = False) -> None:
+        """Where C looks keys up, have it run plain so many of the next calls of new keys, for this reason.
+
+        With ``firsts`` only those that it has not seen lately; where that ``passes``, what their kin run.
+        """
         with self.lock:
             self._count_spared()
-            if self._fast_path is not None:
-                self._fast_path.to_spare, self._why_spared = calls, reason
+            if (path := self._fast_path) is not None:
+                path.to_spare, path.to_pass = (0, calls) if passes else (calls, 0)
+                path.firsts, self._why_spared = firsts, reason
+
+    def _left_out_by_c(self) -> tuple[int, int]:
+        path = self._fast_path
+        return (0, 0) if path is None else (path.spared, path.passed)
 
     def _count_spared(self) -> None:
-        if self._fast_path is not None and (more := self._fast_path.spared - self._spared):
-            self._spared += more
-            self._count("bypasses", self._why_spared, more)
+        before, self._left_out = self._left_out, self._left_out_by_c()
+        for name, then, now in zip(("bypasses", "misses"), before, self._left_out, strict=True):
+            if now > then:
+                self._count(name, self._why_spared, now - then)
+
+    def so_far(self) -> tuple[int, int]:
+        """How many hits there were, and how many calls of new keys of which C told nobody."""
+        with self.lock:
+            return self._hits_so_far(), sum(self._left_out_by_c())
 
     def _count(self, name: str, reason: str | None, times: int = 1) -> str | None:
         """As `count`, under the lock; the reason as it is counted."""

@@ -1,15 +1,18 @@
-"""Which of a dispatcher's hits are timed again: one in so many on average, at random, more of them while that is asked.
+"""Whose turn a call is: of a key that is learned a candidate's; of the other hits one in so many is timed again.
 
-Where hits are answered in C, it counts down there, which costs an unsampled hit nothing that could be measured; the hit
-at which it comes to nought goes to Python.
+The latter at random, more of them while that is asked. Where hits are answered in C, it counts down there, which costs
+an unsampled hit nothing that could be measured; the hit at which it comes to nought goes to Python.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
 
-__all__ = ["Turns"]
+from ..records import Choice
+
+__all__ = ["CallTurns", "LaunchTurns", "Learner", "PoolLeader", "Turns"]
 
 OFTEN = 16
 """One hit in so many on average, while more of them are asked for."""
@@ -19,6 +22,21 @@ class Countdown(Protocol):
     """The hit path in C, as far as it counts: its hit at which ``left`` comes to 0 goes to Python; at 0 none does."""
 
     left: int
+
+
+class Learner(Protocol):
+    """What runs while it is being learned which variant is best; later, the hits that have a turn."""
+
+    judges: ClassVar[bool]  # whether it sees to what a candidate raises; else plain may answer, as at any hit
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the call once."""
+
+    def choice(self, begun: Choice) -> Choice:
+        """What stands now, of the choice with which it began."""
+
+    def pinned(self, begun: Choice) -> Any:
+        """The `table.Entry` of what is best as far as it is known, which no sample changes."""
 
 
 class Turns:
@@ -82,3 +100,47 @@ class Turns:
             self._left = gap
         else:
             self._in_c.left = gap
+
+
+class LaunchTurns(Protocol):
+    """What a key runs while it is learned from its launches, or its calls: those in C are the turns that were begun.
+
+    ``left`` is how many launches are left of the turn that is on, 0 where all are taken; ``taken`` how many C has made
+    since `begin`; ``waiting`` how many samples were not collected yet. ``launch`` is Python's.
+    """
+
+    left: int
+    taken: int
+    waiting: int
+    launch: Callable[..., Any]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call that is no hit."""
+
+    def begin(self, turns: tuple[tuple[Callable[..., Any], Any, int], ...], /) -> None:
+        """Let the next launches be these: whose launcher, whose sample each is (None: no sample's), how many."""
+
+    def collect(self) -> list[tuple[Any, int, int, float, bool, float | None]]:
+        """The samples that are over, in order: whose, begun at and host's time in ns, device's in us, stream dry.
+
+        And how many microseconds after it began the next call came; None where none has yet.
+        """
+
+
+class CallTurns(LaunchTurns, Protocol):
+    """Turns of a function's calls. ``patience`` is how many in a row take none because they come beside a new key;
+    ``first_ns`` what first calls of keys have taken that were no samples.
+    """
+
+    patience: int
+    first_ns: int
+
+
+class PoolLeader(Protocol):
+    """What keys of one neighbourhood run at calls that take no turn, for all of them at once.
+
+    ``open`` says whether they take turns.
+    """
+
+    run: Callable[..., Any]
+    open: bool

@@ -94,6 +94,11 @@ class Family:
         """Whether finding out may have cost so much."""
         return cost_us <= FREE_TOGETHER_US + SHARE * self.spent_us
 
+    def ran(self, took_us: float) -> None:
+        """Calls that were no samples took so long."""
+        with self.lock:
+            self.spent_us += took_us
+
     def lost(self, took_us: float) -> None:
         """So much was spent on samples, beside what calls would have taken."""
         with self.lock:

@@ -10,8 +10,10 @@ parts may differ: the row is found together with a sentence for each difference,
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +33,9 @@ from .tables import Tables
 __all__ = ["Found", "Merged", "Missing", "Row", "Store", "may_hold"]
 
 _NEAREST_OF = 1000
-_ASKED = 16
-"""How many times it is asked what sizes are stored, from one look at what was written to the next."""
+_ASKED, _SELDOM = 16, 32
+"""How many times it is asked what sizes are stored, from one look at what was written to the next, and how many times
+as long as it took that is at least."""
 
 
 @dataclass(frozen=True)
@@ -290,21 +293,27 @@ class _Numbers:
     """Up to which row they are known; see `Disk.newer`."""
     left: int = 0
     """How many times one may ask before it is seen what others have written meanwhile."""
+    next_s: float = -math.inf
+    """When that may be seen next."""
     puts: int = -1
     """How many rows this process had put when that was seen last."""
+    clock_s: Callable[[], float] = time.perf_counter
 
     def hold(self, kernel: str, sizes: set[int], disk: Disk) -> bool:
         """Whether all of these sizes are among them."""
-        if self.left <= 0 or self.puts != disk.puts:
+        if self.puts != disk.puts or (self.left <= 0 and self.clock_s() >= self.next_s):
+            began_s, self.puts = self.clock_s(), disk.puts
             writes.finish()
-            self.puts = disk.puts
             found = disk.newer(kernel, self.mark)
+            now_s = self.clock_s()
+            self.next_s = now_s + _SELDOM * (now_s - began_s)
             if found is None:
                 return True
             self.mark, bodies, are_all = found
             self.known = self.known.union(*[numbers(key_in(body)) for body in bodies])
-            self.left = _ASKED if are_all else 0
+            self.left = _ASKED
             if not are_all:
+                self.left, self.next_s = 0, -math.inf
                 return True
         self.left -= 1
         return sizes <= self.known

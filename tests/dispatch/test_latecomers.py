@@ -122,7 +122,7 @@ def test_both_roads_remember_the_same(
         resolve.reset()
         asked.clear()
         f = until(dispatched())
-        for count in range(60, 140):
+        for count in range(60, 120):
             f(rows(count))
         assert any(asked) == (path == "true")
         known = [(c.variant, c.origin, c.sizes, c.key, c.new_because) for c in f.choices()]
@@ -406,3 +406,25 @@ def test_instances_of_a_module_are_answered_each_by_its_own(asked: list[Any]) ->
         for net in (one, other):
             assert torch.equal(net(rows(count)), Scaled.forward(net, rows(count)))
     assert any(asked)
+
+
+def test_time_at_sizes_that_passed_earns_builds(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is entered stands for them, once."""
+    monkeypatch.setattr("shapedispatch.online.repeats.ENTERING", 0.0)
+    f = waits(dispatched())
+    (account,) = f.core.table.facts.accounts._known.values()
+    count = 1100
+    while not f.core.fast_path.to_spare:
+        f(rows(count := count + 1))
+    passed = f.core.fast_path.to_spare
+    for _ in range(passed):
+        f(rows(count := count + 1))
+    assert f.cache_info().bypasses == passed
+    asked.clear()
+    spent_s = account.spent_s
+    f(rows(count := count + 1))
+    (entry,) = asked
+    assert account.spent_s - spent_s == pytest.approx((1 + passed) * entry.run.spent_s)
+    spent_s, once_s = account.spent_s, entry.run.spent_s
+    f(rows(count))
+    assert account.spent_s - spent_s == pytest.approx(entry.run.spent_s - once_s)

@@ -18,6 +18,7 @@ from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
 from shapedispatch.settings import resolve
 from shapedispatch.store import kernel_store
+from tests.paths import taking
 from tests.rows import BUILD, by_eight, calls_take, dispatched, rows, waves
 
 pytestmark = pytest.mark.skipif(native.module() is None, reason="C is not in use")
@@ -292,3 +293,40 @@ def test_nothing_is_asked_for_once_all_is_forgotten(asked: list[Any]) -> None:
     asked.clear()
     f(rows(101))
     assert not asked
+
+
+def test_a_call_that_passes_is_answered_and_not_published(asked: list[Any]) -> None:
+    """By what its kin run, whose guards are asked; it is a miss. One that comes again is entered."""
+    with taking("c"):
+        f = settled(dispatched())
+        known, misses, f.core.fast_path.to_pass = len(f.choices()), f.cache_info().misses, 3
+        asked.clear()
+        assert torch.allclose(f(rows(101)), waves(rows(101)), atol=1e-5)
+        (entry,) = asked
+        assert entry.choice.variant == BUILD
+        assert (len(f.choices()), f.cache_info().misses, f.core.fast_path.to_pass) == (known, misses + 1, 2)
+        f(rows(101))
+        assert (len(f.choices()), f.core.fast_path.to_pass) == (known + 1, 2)
+        f.core.fast_path.to_pass = 0
+        f(rows(103))
+        assert (len(f.choices()), f.core.fast_path.to_pass) == (known + 2, 0)
+
+
+@pytest.mark.parametrize("change", ["guards", "favourite"])
+def test_a_call_passes_only_where_its_kin_would_be_answered_so(
+    asked: list[Any], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is decided like any other."""
+    with taking("c"):
+        f = settled(dispatched())
+        if change == "guards":
+            monkeypatch.setattr(f.core.backend, "serves", lambda *call: False)
+        else:
+            for family in f.core.table.facts.families._known.values():
+                for pool in family.pools.values():
+                    pool.favourite = "plain"
+        known, f.core.fast_path.to_pass = len(f.choices()), 3
+        asked.clear()
+        assert torch.allclose(f(rows(101)), waves(rows(101)), atol=1e-5)
+        assert asked == [None]
+        assert len(f.choices()) == known + 1

@@ -56,6 +56,7 @@ class Program:
         core = SimpleNamespace(
             backend=SimpleNamespace(plain=self.runs["plain"], supplies=False, serves=lambda *call: True),
             turns=SimpleNamespace(hurry=self.told.append, on=True, timed=True, passed=1),
+            new_sizes=SimpleNamespace(stands_for=1),
             table=SimpleNamespace(build=lambda key: key, peek=lambda key: ()),
         )
         self.family = Family()
@@ -504,3 +505,28 @@ def test_calls_at_random_sizes_give_plains_answers(in_c: None, seed: int) -> Non
             torch.testing.assert_close(found, wanted)
         shared += any(isinstance(entry.learner, TakesTurns) for entry in ours.core.table.peek(ours.explain(x, y).key))
     assert shared
+
+
+def test_what_first_calls_take_is_spent_on_finding_out(events: CEvents) -> None:
+    """Each counts as those that have passed before it, too: where sizes never repeat there are no other calls."""
+    program = Program(events)
+    entry = program.key(100)
+    program.shared.turns.begin(())
+    assert entry.run is not None
+    entry.run(100)
+    program.shared.core.new_sizes.stands_for = 3
+    spent_us = program.family.spent_us
+    program.shared._passes = 0
+    program.shared.poll()
+    assert program.family.spent_us - spent_us >= 300
+
+
+@pytest.mark.parametrize(("left", "patience", "awaited"), [(2, 0, True), (0, 0, False), (2, 5, False)])
+def test_new_keys_are_awaited_where_they_are_to_take_turns(
+    events: CEvents, left: int, patience: int, awaited: bool
+) -> None:
+    """Not where the turns are for others, if such come."""
+    program = Program(events)
+    program.shared.turns.begin(((program.runs["plain"], None, left),) if left else ())
+    program.shared.turns.patience = patience
+    assert program.shared.awaits_new() == awaited

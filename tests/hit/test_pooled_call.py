@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shapedispatch.hit import native
+from shapedispatch.hit.turns import PoolLeader
 from tests.c_driver import CDriver, CEvents, driving, with_events
 from tests.paths import NO_COMPILER, taking
 
@@ -38,7 +39,7 @@ def turns(at: Any = None, **given: Any) -> Any:
     return native.module().CallTurns(len, len, raised, at or path(), **given)
 
 
-def leads(name: str) -> native.PoolLeader:
+def leads(name: str) -> PoolLeader:
     """What gives its name leads."""
     return native.pool_leader(lambda *args, **kwargs: name)
 
@@ -200,3 +201,21 @@ def test_it_takes_turns_of_calls_alone(events: CEvents) -> None:
         native.module().PooledCall(len, leads("a"), 1, 2)
     with pytest.raises(TypeError):
         native.module().PooledCall(turns(), len, 1, 2)
+
+
+def test_what_first_calls_take_is_summed(events: CEvents) -> None:
+    """Of those that are no samples: where sizes never repeat there are no other calls."""
+    shared = turns()
+
+    def runs(*args: Any, **kwargs: Any) -> None:
+        events.now_us += 70
+
+    leader = native.pool_leader(runs)
+    a, b = (native.pooled_calls(shared)(leader, (), ()) for _ in range(2))
+    for one in (a, a, b, a):
+        one(1, y=2)
+    assert shared.first_ns == 140_000
+    shared.first_ns = 0
+    shared.begin(((runs, "whose", 1),))
+    native.pooled_calls(shared)(leader, (), ())(1, y=2)
+    assert (shared.left, shared.first_ns) == (0, 0)

@@ -192,7 +192,8 @@ def test_clearing_forgets_everything() -> None:
 class Onlooker:
     """A road that notes which lock is held when it is told to forget."""
 
-    spared = to_spare = 0
+    spared = to_spare = passed = to_pass = 0
+    firsts = False
 
     def __init__(self, table: Table) -> None:
         self.table = table

@@ -435,6 +435,20 @@ def test_what_is_newer_is_read_some_at_a_time(folder: Path, monkeypatch: pytest.
     assert may_hold(store, ROWS[0].kernel, {16})
 
 
+def test_what_others_write_is_looked_for_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is asked what is stored: to look takes longer than many calls do."""
+    store, others = Store(folder), Store(folder)
+    put_all(store, ROWS[:1])
+    kernel, now_s = ROWS[0].kernel, [0.0]
+    assert may_hold(store, kernel, {17}) is False
+    known = store._numbers[kernel]
+    known.clock_s, known.next_s = lambda: now_s[0], 1.0
+    put_all(others, [a_row(17)])
+    assert not any(may_hold(store, kernel, {17}) for _ in range(100))
+    now_s[0] = 2.0
+    assert may_hold(store, kernel, {17})
+
+
 def test_of_a_store_that_was_made_anew_all_is_newer(folder: Path) -> None:
     """Its numbers begin anew."""
     store, others = Store(folder), Store(folder)

@@ -463,8 +463,9 @@ def test_sizes_that_no_key_has_are_told_without_one(tmp_path: Path) -> None:
     assert may_hold(store, "mine.kernel", {640, 65})
 
 
-def test_what_others_store_is_known_before_long(tmp_path: Path) -> None:
+def test_what_others_store_is_known_before_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that takes another's place, too, and those of a store that was made anew."""
+    monkeypatch.setattr("shapedispatch.store.store._SELDOM", 0)
     store, others = Store(tmp_path / "store"), Store(tmp_path / "store")
     assert not may_hold(store, "mine.kernel", {640})
 

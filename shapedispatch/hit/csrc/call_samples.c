@@ -12,6 +12,7 @@ typedef struct {
     char busy;                          /* whether a turn is on: of another thread, or around this call */
     unsigned since_new;                 /* calls of these keys since one of them was new */
     Py_ssize_t passed, patience;        /* how many calls took none for that, in a row; how many may */
+    Py_ssize_t first_ns;                /* what first calls of keys took that were no samples, by the host's clock */
 } CallTurns;
 
 /*
@@ -185,6 +186,7 @@ static PyMethodDef call_turns_methods[] = {
 
 static PyMemberDef call_turns_members[] = {
     {"patience", Py_T_PYSSIZET, offsetof(CallTurns, patience), 0, "how many calls beside a new key take no turn"},
+    {"first_ns", Py_T_PYSSIZET, offsetof(CallTurns, first_ns), 0, "what first calls took that were no samples"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -320,7 +322,12 @@ static PyObject *pooled_call_vectorcall(PyObject *self, PyObject *const *argumen
     if (takes_turn(pooled, &stream))
         return run_turn(turns, stream, where, arguments, flags, names);
     PyObject *run = Py_NewRef(((PoolLeader *)pooled->leader)->run);     /* which may let go of the key */
+    int is_first = turns->since_new == 0;       /* of sizes that never repeat there are no other calls */
+    int64_t began_ns = is_first ? now_ns() : 0;
+    Py_INCREF(turns);
     PyObject *answer = PyObject_Vectorcall(run, arguments, flags, names);
+    turns->first_ns += is_first ? now_ns() - began_ns : 0;
+    Py_DECREF(turns);
     Py_DECREF(run);
     return answer;
 }

@@ -14,6 +14,9 @@ typedef struct FastPath {
     PyObject *plain;                    /* runs calls that are spared */
     PyObject *slot_type, *entry_type;
     Py_ssize_t to_spare, spared;        /* how many of the next calls whose key is not known are; and how many were */
+    Py_ssize_t to_pass, passed;         /* the same of those that are answered as their kin, and not published */
+    char firsts;                        /* whether only calls are spared that were not seen lately */
+    uint64_t *sights;                   /* which were, of those that could be spared so, or pass */
     Py_ssize_t entries_at, used_at, run_at, check_at, retry_at;
     char receiver, off, frozen;         /* the last: whether nothing may be timed */
     Py_ssize_t left;                    /* the hit at which this comes to 0 goes to Python, to be timed again */
@@ -99,13 +102,29 @@ static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args
     return answer;
 }
 
-/* A new call whose kin have come to what runs it: published, and counted as a miss; not as a hit, too. */
+/* Whether a call whose key is not known is run plain without more ado, as those are of which there were too many. */
+static int spare(FastPath *path, int firsts, PyObject *args, PyObject *kwargs, const CacheNode *node, PyObject **answer)
+{
+    if (path->to_spare <= 0 || path->firsts != firsts || path->plain == NULL || node == NULL || node->slot != NULL
+        || (firsts && !is_first_sight(&path->sights, node->hash)))
+        return 0;
+    path->to_spare--;
+    path->spared++;
+    *answer = call_with(path->plain, args, kwargs);
+    return 1;
+}
+
+/* A new call whose kin have come to what runs it: published, unless it passes, and counted as a miss; not as a hit, too. */
 static Result admit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode *node, PyObject **entry)
 {
     CallSignature sig;
     if (path->kin.held == 0 || !path->sign(path, &sig, args, kwargs))
         return MISS;
-    PyObject *callable = find_kin(&path->kin, &sig, args, kwargs), *call[] = {args, kwargs, (PyObject *)node};
+    int passes = path->to_pass > 0 && is_first_sight(&path->sights, node->hash);
+    path->to_pass -= passes;
+    path->passed += passes;
+    PyObject *fresh = passes ? Py_None : (PyObject *)node;
+    PyObject *callable = find_kin(&path->kin, &sig, args, kwargs), *call[] = {args, kwargs, fresh};
     if (callable == NULL)
         return MISS;
     PyObject *found = PyObject_Vectorcall(callable, call, 3, NULL);
@@ -124,11 +143,11 @@ static Result admit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode 
 /* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result hit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **node, PyObject **answer)
 {
-    if (path->off || (path->left > 0 && --path->left == 0))         /* 1 off */
+    *node = path->off ? NULL : lookup(path, args, kwargs);          /* 1 off, 2 no modes, 3 sign, 4 look up */
+    if (*node == NULL || ((*node)->slot != NULL && path->left > 0 && --path->left == 0))
         return MISS;
-    *node = lookup(path, args, kwargs);                             /* 2 no modes, 3 sign, 4 look up */
-    if (*node == NULL)
-        return MISS;
+    if (spare(path, 1, args, kwargs, *node, answer))
+        return HIT;
     PyObject *slot = Py_XNewRef((*node)->slot), *entry = NULL;
     Result result = slot == NULL ? admit(path, args, kwargs, *node, &entry)
                                  : entry_for(path, slot, args, kwargs, &entry);     /* 5 guards */
@@ -139,17 +158,6 @@ static Result hit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode **
         *answer = run_entry(path, entry, args, kwargs);             /* 6 run */
     Py_XDECREF(entry);
     return result;
-}
-
-/* Whether a call whose key is not known is run plain without more ado, as those are of which there were too many. */
-static int spare(FastPath *path, PyObject *args, PyObject *kwargs, const CacheNode *node, PyObject **answer)
-{
-    if (path->to_spare <= 0 || path->plain == NULL || node == NULL || node->slot != NULL)
-        return 0;
-    path->to_spare--;
-    path->spared++;
-    *answer = call_with(path->plain, args, kwargs);
-    return 1;
 }
 
 static PyObject *miss(const FastPath *path, PyObject *args, PyObject *kwargs, CacheNode *node)
@@ -169,7 +177,7 @@ static PyObject *fast_path_vectorcall(PyObject *self, PyObject *const *call, siz
     FastPath *path = (FastPath *)self;
     CacheNode *node = NULL;
     PyObject *answer = NULL;
-    if (hit(path, call[0], call[1], &node, &answer) == MISS && !spare(path, call[0], call[1], node, &answer))
+    if (hit(path, call[0], call[1], &node, &answer) == MISS && !spare(path, 0, call[0], call[1], node, &answer))
         answer = miss(path, call[0], call[1], node);
     Py_XDECREF(node);
     return answer;
@@ -225,7 +233,8 @@ static PyObject *fast_path_insert(PyObject *self, PyObject *const *call, Py_ssiz
 
 PyDoc_STRVAR(expect_doc, "expect(node, callable, args, kwargs, /)\n--\n\n"
     "Let calls that differ from this one in sizes alone, and lie in the same octaves, be answered by what\n"
-    "`callable(args, kwargs, node)` gives, the first time: an entry, or None; whether that was done.\n\n"
+    "`callable(args, kwargs, node)` gives, the first time: an entry, or None; whether that was done. A node that is\n"
+    "None stands for a call that is not to be published.\n\n"
     "As `insert` does, it asks whether the call is still signed as when the node was made.");
 
 static PyObject *fast_path_expect(PyObject *self, PyObject *const *call, Py_ssize_t count)
@@ -258,7 +267,7 @@ static PyObject *fast_path_remove_all(PyObject *self, PyObject *Py_UNUSED(ignore
 {
     remove_all_nodes(&((FastPath *)self)->cache);
     remove_all_nodes(&((FastPath *)self)->kin);
-    ((FastPath *)self)->to_spare = 0;
+    ((FastPath *)self)->to_spare = ((FastPath *)self)->to_pass = 0;
     Py_RETURN_NONE;
 }
 
@@ -342,6 +351,7 @@ static void fast_path_dealloc(PyObject *self)
     Py_TYPE(self)->tp_clear(self);
     PyMem_Free(((FastPath *)self)->cache.places);
     PyMem_Free(((FastPath *)self)->kin.places);
+    PyMem_Free(((FastPath *)self)->sights);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -361,7 +371,10 @@ static PyMemberDef fast_path_members[] = {
     {"frozen", Py_T_BOOL, offsetof(FastPath, frozen), 0, "whether nothing may be timed"},
     {"left", Py_T_PYSSIZET, offsetof(FastPath, left), 0, "after how many calls one goes to Python; 0 for never"},
     {"to_spare", Py_T_PYSSIZET, offsetof(FastPath, to_spare), 0, "how many calls of keys that are not known run plain"},
+    {"firsts", Py_T_BOOL, offsetof(FastPath, firsts), 0, "whether only those do that were not seen lately"},
     {"spared", Py_T_PYSSIZET, offsetof(FastPath, spared), Py_READONLY, "how many have"},
+    {"to_pass", Py_T_PYSSIZET, offsetof(FastPath, to_pass), 0, "how many are answered as their kin, and not published"},
+    {"passed", Py_T_PYSSIZET, offsetof(FastPath, passed), Py_READONLY, "how many were"},
     {"held", Py_T_PYSSIZET, offsetof(FastPath, cache.held), Py_READONLY, "how many calls are in the cache"},
     {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(FastPath, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},

@@ -236,6 +236,20 @@ static void remove_all_nodes(SignatureCache *cache)
     }
 }
 
+/* --------------------------------------------------------------------------------- signed calls that were seen once */
+
+enum { MOST_SIGHTS = 4096 };
+
+/* Whether no call with this hash was seen lately, among those that were asked about; from now on one was. */
+static int is_first_sight(uint64_t **sights, uint64_t hash)
+{
+    if (*sights == NULL && (*sights = PyMem_Calloc(MOST_SIGHTS, sizeof **sights)) == NULL)
+        return 0;
+    uint64_t *place = *sights + (hash & (MOST_SIGHTS - 1)), before = *place;
+    *place = hash;
+    return before != hash;
+}
+
 /* ----------------------------------------------------------------------- signed calls that differ in sizes alone */
 
 enum { MOST_KIN = 1024 };

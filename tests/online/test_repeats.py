@@ -1,9 +1,9 @@
-"""Numbers and texts that hardly repeat."""
+"""Numbers, texts and sizes that hardly repeat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,8 +12,18 @@ from torch import Tensor
 from shapedispatch import MissError, Variant, set_mode, shapedispatch
 from shapedispatch.choices import learning
 from shapedispatch.hit.table import Table
-from shapedispatch.online import numbers
-from shapedispatch.online.numbers import FREE, MOST_RECENT, MOST_SPARED, SHARE, NumbersLookedAt
+from shapedispatch.online import repeats
+from shapedispatch.online.repeats import (
+    FREE,
+    LOOKED_THROUGH,
+    MOST_PASSED,
+    MOST_RECENT,
+    MOST_SPARED,
+    PASS_S,
+    SHARE,
+    NewSizes,
+    NumbersLookedAt,
+)
 from tests.built_here import learning_here
 from tests.paths import taking
 
@@ -133,7 +143,7 @@ def test_as_many_calls_are_spared_as_come_before_another_look_is_due(interval_s:
 
 def test_a_number_that_never_repeats_is_not_compared_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison of all candidates takes a thousand times as long as such a call."""
-    monkeypatch.setattr(numbers, "SHARE", 0.0)
+    monkeypatch.setattr(repeats, "SHARE", 0.0)
     asked: list[int] = []
     checked = learning.checked
     monkeypatch.setattr(learning, "checked", lambda *given: (asked.append(1), checked(*given))[1])
@@ -147,7 +157,7 @@ def test_a_number_that_never_repeats_is_not_compared_each_time(monkeypatch: pyte
 
 def stepping(learn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
     """A function that was called with many numbers, and when a call of it came to Python."""
-    monkeypatch.setattr(numbers, "SHARE", 0.0)
+    monkeypatch.setattr(repeats, "SHARE", 0.0)
     if learn == "background":
         learning_here(monkeypatch).paused = True
     came: list[int] = []
@@ -167,7 +177,7 @@ def test_most_of_too_many_numbers_cost_no_look_at_all(learn: str, monkeypatch: p
         assert FREE < len(came) <= FREE + 6
         info = f.cache_info()
         assert info.bypasses == 1 + 3 * MOST_SPARED
-        assert info.bypasses_by_reason == {numbers.HARDLY_REPEAT: info.bypasses}
+        assert info.bypasses_by_reason == {repeats.HARDLY_REPEAT: info.bypasses}
         f(X, 0.0)
         assert f.cache_info().hits == info.hits + 1
         f.cache_clear()
@@ -189,8 +199,141 @@ def test_a_mode_that_was_set_holds_for_calls_that_would_have_been_spared(monkeyp
 def test_a_mode_that_asks_for_an_error_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many numbers there were."""
     f = shapedispatch(scaled, hints=(), variants=[Variant(added)], store=False)
-    monkeypatch.setattr(f.core.numbers, "why_not", lambda key: numbers.HARDLY_REPEAT)
+    monkeypatch.setattr(f.core.numbers, "why_not", lambda key: repeats.HARDLY_REPEAT)
     assert torch.equal(f(X, 2.5), scaled(X))
-    assert f.cache_info().bypasses_by_reason == {numbers.HARDLY_REPEAT: 1}
+    assert f.cache_info().bypasses_by_reason == {repeats.HARDLY_REPEAT: 1}
     with set_mode("frozen", on_miss="error"), pytest.raises(MissError):
         f(X, -1.5)
+
+
+class Counted:
+    """What a table counts, and how many calls it was told to leave out, in what way."""
+
+    def __init__(self) -> None:
+        self.hits = self.gone = 0
+        self.told: list[tuple[int, bool, bool]] = []
+
+    def so_far(self) -> tuple[int, int]:
+        """As `Table.so_far`."""
+        return self.hits, self.gone
+
+    def spare(self, calls: int, reason: str, firsts: bool = False, passes: bool = False) -> None:
+        """As `Table.spare`."""
+        self.told.append((calls, firsts, passes))
+
+
+class Entering:
+    """Calls of sizes that are new each time, every ``each_s``."""
+
+    def __init__(self, each_s: float, hits: int = 0) -> None:
+        self.table, self.clock, self.each_s = Counted(), Clock(), each_s
+        self.sizes = NewSizes(cast("Table", self.table), self.clock)
+        for _ in range(LOOKED_THROUGH):
+            self.enters(1e-4, 0.0)
+        assert not self.table.told or hits == 0
+        self.table.told.clear()
+
+    def enters(self, took_s: float, saves: float, passed: int = 0, **given: bool) -> list[tuple[int, bool, bool]]:
+        """What is told when one is entered, after so many that passed."""
+        self.clock.now_s += (1 + passed) * self.each_s + took_s
+        self.table.gone += passed
+        self.sizes.entered(took_s, lambda: saves, **given)
+        return self.table.told
+
+
+@pytest.mark.parametrize(("each_s", "calls"), [(1e-6, MOST_PASSED), (1e-4, 99), (1.0, 0)])
+def test_as_many_new_sizes_pass_as_pay_for_one_that_is_entered(each_s: float, calls: int) -> None:
+    """By a share of the time between calls, however many of those have passed."""
+    assert Entering(each_s).enters(1e-4, 0.0) == [(calls, True, False)]
+    assert Entering(each_s).enters(1e-4, 0.0, passed=7) == [(calls, True, False)]
+
+
+def test_one_that_is_entered_stands_for_those_that_have_passed() -> None:
+    """So much was spent on such calls."""
+    entering = Entering(1e-3)
+    entering.enters(1e-4, 0.0, passed=7)
+    assert entering.sizes.stands_for == 8
+
+
+@pytest.mark.parametrize(
+    ("saves", "has_kin", "told"),
+    [
+        (0.0, True, [(99, True, False)]),
+        (0.5 * PASS_S / 1e-4, True, [(99, True, False)]),
+        (2.0 * PASS_S / 1e-4, True, [(99, True, True)]),
+        (0.9, False, [(99, True, False)]),
+        (1.1, False, []),
+    ],
+)
+def test_what_saves_more_than_it_takes_to_find_runs(
+    saves: float, has_kin: bool, told: list[tuple[int, bool, bool]]
+) -> None:
+    """Else plain does: of kin it is little, of others all that it took."""
+    assert Entering(1e-4).enters(1e-4, saves, has_kin=has_kin) == told
+
+
+def test_where_samples_are_made_of_new_sizes_none_passes() -> None:
+    """Until they are over."""
+    assert Entering(1e-6).enters(1e-4, 0.0, has_kin=True, awaited=True) == []
+
+
+def test_sizes_that_come_again_are_all_entered() -> None:
+    """One in eight calls is enough, of those that passed as well; it is seen anew after some."""
+    entering = Entering(1e-6)
+    for hits in (LOOKED_THROUGH // 8, 1, LOOKED_THROUGH):
+        entering.table.hits += hits
+        for _ in range(LOOKED_THROUGH):
+            entering.enters(1e-4, 0.0)
+        told, entering.table.told = entering.table.told, []
+        assert bool(told[-1:]) == (hits == 1 or len(told) == LOOKED_THROUGH - 1)
+
+
+def growing(learn: str, monkeypatch: pytest.MonkeyPatch, tried: int) -> tuple[Any, list[int]]:
+    """A function that was called at so many sizes, once each, and which of these calls came to Python."""
+    monkeypatch.setattr(repeats, "ENTERING", 0.0)
+    if learn == "background":
+        learning_here(monkeypatch).paused = True
+    came: list[int] = []
+    f = shapedispatch(scaled, hints=(), variants=[Variant(added, trusted=True)], store=False, options={"learn": learn})
+    miss = f.core.miss
+    f.core.miss = lambda key, args, kwargs, node=None: (came.append(1), miss(key, args, kwargs, node))[1]
+    for size in range(2, 2 + tried):
+        assert torch.equal(f(ROWS[:size]), scaled(ROWS[:size]))
+    return f, came
+
+
+ROWS = torch.linspace(-1, 1, 2000)
+
+
+@pytest.mark.parametrize("learn", ["now", "background"])
+def test_most_of_too_many_sizes_cost_no_look_at_all(learn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C runs them plain, and each of them is counted; one that comes again is entered."""
+    with taking("c"):
+        f, came = growing(learn, monkeypatch, 2 * LOOKED_THROUGH + MOST_PASSED)
+        info = f.cache_info()
+        assert info.bypasses_by_reason == {repeats.SIZES_HARDLY_REPEAT: info.bypasses}
+        assert info.bypasses > MOST_PASSED / 2
+        assert len(came) + info.bypasses == 2 * LOOKED_THROUGH + MOST_PASSED
+        last = ROWS[: 1 + 2 * LOOKED_THROUGH + MOST_PASSED]
+        assert f.explain(last).origin == "unseen"
+        f(last)
+        assert f.explain(last).origin != "unseen"
+
+
+def test_a_turn_is_one_of_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a new size that took it would go the long way, and be found there by no one."""
+    with taking("c"):
+        f, came = growing("background", monkeypatch, LOOKED_THROUGH + 3)
+        f.core.fast_path.left = 1
+        before = len(came)
+        f(ROWS[:777])
+        assert (f.core.fast_path.left, len(came)) == (1, before)
+
+
+def test_a_mode_that_was_set_holds_for_new_sizes_that_would_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the next call on."""
+    with taking("c"):
+        f, _ = growing("background", monkeypatch, LOOKED_THROUGH + 3)
+        assert f.core.fast_path.to_spare > 0
+        with set_mode("frozen", on_miss="error"), pytest.raises(MissError):
+            f(ROWS[:777])

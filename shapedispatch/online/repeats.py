@@ -1,4 +1,4 @@
-"""Numbers and texts that hardly repeat: each is a key of its own, and a look at it takes longer than its calls do."""
+"""Numbers, texts and sizes that hardly repeat: each is a key of its own, which takes longer to see to than to call."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ..hit.facts import FactMap
+from ..hit.table import Table
 from ..keys.key import Key
 from ..keys.layout import kin, numberless
 
-__all__ = ["NumbersLookedAt"]
+__all__ = ["NewSizes", "NumbersLookedAt"]
 
 FREE, SHARE = 32, 0.03
 """So many keys of a kind are looked at whatever it takes, and more of them for this share of the time since."""
@@ -18,6 +19,14 @@ MOST_RECENT = 16
 """So many of the numbers that were looked at last are known: calls that differ from those in sizes are no others."""
 MOST_SPARED = 32
 """Calls that are not even asked for, at most: to find out that a key is not to be looked at takes longer than some."""
+ENTERING, PASS_S = 0.01, 10e-6
+"""Which share of the time goes to calls of new sizes that are entered, where such hardly repeat; they leave the caches
+cold, too. And what it takes to run for a call what its kin run, without entering it."""
+MOST_PASSED = 256
+"""Calls of new sizes that pass before the next is entered, at most: what is best for such calls is found at those."""
+LOOKED_THROUGH, SELDOM = 64, 8
+"""After so many calls of new sizes it is seen how many came again; where not one in so many did, the next may pass."""
+SIZES_HARDLY_REPEAT = "sizes of such calls hardly repeat, and to enter each takes longer than the calls do"
 HARDLY_REPEAT = "numbers or texts of such calls hardly repeat, and to look at each takes longer than the calls do"
 
 
@@ -78,6 +87,49 @@ class NumbersLookedAt:
         recent = (*looks.recent, sizeless)[-MOST_RECENT:]
         self._are_many = self._are_many or looks.count >= FREE
         known[kind] = _Looks(looks.since_s, looks.count + 1, looks.took_s + more_s, recent)
+
+
+class NewSizes:
+    """How often calls of one dispatcher come again whose sizes were new: to enter one takes longer than many calls do.
+
+    Where they hardly do, C lets the next ones pass, unless it has seen one like it lately: plain runs them, or what
+    their kin run.
+    """
+
+    def __init__(self, table: Table, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        self._table, self._clock_s = table, clock_s
+        self.stands_for: int = 1
+        """As how many calls the one counts that was entered last: those that have passed before it, too."""
+        self._seldom = False
+        self._entered = self._hits = self._gone_before = self._gone = 0
+        self._last_s = clock_s()
+
+    def entered(
+        self, took_s: float, saves: Callable[[], float], *, has_kin: bool = False, awaited: bool = False
+    ) -> None:
+        """A call was, which took so long; what runs it ``saves`` such a part of the time that plain takes.
+
+        With ``has_kin`` others may run what it runs. Where more are ``awaited``, to be samples, none passes.
+        """
+        each_s = self._each_s(took_s)
+        if not self._seldom or awaited:
+            return
+        calls, gains_s = min(MOST_PASSED, int(took_s / max(ENTERING * each_s, 1e-9))), saves() * each_s
+        passes = has_kin and gains_s > PASS_S
+        if has_kin or gains_s <= took_s:
+            self._table.spare(calls, SIZES_HARDLY_REPEAT, firsts=True, passes=passes)
+
+    def _each_s(self, took_s: float) -> float:
+        """How long it had been since the last, by calls; now and then it is seen whether such come again."""
+        now_s, (hits, gone) = self._clock_s(), self._table.so_far()
+        self.stands_for = 1 + gone - self._gone
+        each_s, self._last_s, self._gone = (now_s - took_s - self._last_s) / self.stands_for, now_s, gone
+        self._entered += 1
+        if self._entered % LOOKED_THROUGH == 0:
+            calls = LOOKED_THROUGH + gone - self._gone_before
+            self._seldom = SELDOM * (hits - self._hits) < calls
+            self._hits, self._gone_before = hits, gone
+        return each_s
 
 
 def _kind_of(key: Key) -> Key | None:
