@@ -23,20 +23,9 @@ from .shapes.buckets import Rule
 from .shapes.dims import distance
 
 __all__ = [
-    "ALL",
-    "Backend",
-    "Call",
-    "Candidate",
-    "Check",
-    "Observed",
-    "Offer",
-    "OfferBuilder",
-    "OfferRequest",
-    "Search",
-    "TrialRequest",
-    "TunedConfigs",
-    "Verdicts",
-]
+    "ALL", "Backend", "Call", "Candidate", "Check", "Observed", "Offer", "OfferBuilder", "OfferRequest", "Search",
+    "TrialRequest", "TunedConfigs", "Verdicts",
+]  # fmt: skip
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call, by position and by name."""
@@ -367,6 +356,9 @@ class Backend(Signer, Protocol):
 
     def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a build that is held may run a call, of which it may run one that differs in sizes alone."""
+
+    def as_kin(self, run: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """What runs any other call of a kernel as this runs one, nothing being decided; None where C sees to that."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""

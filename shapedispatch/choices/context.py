@@ -75,7 +75,7 @@ class DispatcherParts(Protocol):
         """Whether no call is to wait for what is learned."""
 
     def may_pass(self) -> bool:
-        """Whether calls that hardly repeat may; what a mode asks for, or other ranks, is done whatever it takes."""
+        """Whether calls that hardly repeat may; what a mode, other ranks or repeating bits ask for is always done."""
 
     def orders(self) -> Orders:
         """What other processes build."""

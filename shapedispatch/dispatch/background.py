@@ -70,7 +70,7 @@ class Waiting:
     now: Entry | None = None
     """The entry that it runs, where that is more than plain."""
     spent_s: float = 0.0
-    stands_for: int = 1
+    counts_as: int = 1
     """As how many calls of its class the next one counts."""
     next_s: float = math.inf
     seen_s: float | None = None
@@ -101,7 +101,7 @@ class Waiting:
             return run(*args, **kwargs)
         finally:
             self.spent_s += (took_s := self.clock_s() - began_s)
-            account.spent_s, self.stands_for = account.spent_s + took_s * self.stands_for, 1
+            account.spent_s, self.counts_as = account.spent_s + took_s * self.counts_as, 1
 
     def _run_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked if that is due."""

@@ -167,6 +167,7 @@ class Core(HitPath, Introspection):
         if self.fast_path is not None:
             self.fast_path.off, self.fast_path.frozen = self.off, self.frozen
             self.fast_path.to_spare = self.fast_path.to_pass = 0
+        self.new_sizes.left = 0
 
     def identity(self) -> Mapping[str, str]:
         """What a stored choice depends on besides the key and the machine; the usual objective goes without saying."""
@@ -246,8 +247,9 @@ class Core(HitPath, Introspection):
         at_once = self.backend.at_once(args, kwargs, self.table)
         if at_once is not None:
             return at_once(*args, **kwargs)
-        why = self._why_not_looked_at(key)
-        if why is not None:
+        if (passing := self.new_sizes.passing(key)) is not None:
+            return passing(*args, **kwargs)
+        if (why := self._why_not_looked_at(key)) is not None:
             self.table.spare(self.numbers.to_spare(key), why)
             return self._untimed(why, args, kwargs)
         began_s = time.perf_counter()
@@ -265,11 +267,11 @@ class Core(HitPath, Introspection):
         """See `context.DispatcherParts`."""
         settings = self.settings
         learns = settings.mode == "tune" and settings.learn in ("now", "background") and settings.pick is None
-        return learns and self.backend.receiver is not None and self.ledger() is None  # keys of kernels are others
+        return learns and self.ledger() is None and not torch.are_deterministic_algorithms_enabled()
 
     def _why_not_looked_at(self, key: Key) -> str | None:
         """See `repeats.NumbersLookedAt`."""
-        return self.numbers.why_not(key) if self.may_pass() else None
+        return None if self.backend.searches or not self.may_pass() else self.numbers.why_not(key)
 
     def _run_settled(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any], node: Any) -> Any:
         """Decide and run; what is told only of a call that the function answers is told then."""
@@ -280,9 +282,9 @@ class Core(HitPath, Introspection):
             entry = self._settled(key, args, kwargs)
         finally:
             _deciding.messages = None
-            if self.backend.receiver is not None:  # keys of kernels are of another form
+            if not self.backend.searches:  # whose keys are of another form
                 self.numbers.looked(key, time.perf_counter() - began_s)
-        if node is not None and isinstance(entry, Entry):
+        if (node is not None or self.backend.searches) and isinstance(entry, Entry):
             entered(self, entry, began_s)
         answer = self._run(entry, args, kwargs)
         for tell in messages:
@@ -380,6 +382,7 @@ class Core(HitPath, Introspection):
     def cache_clear(self) -> None:
         """See `decorator.Dispatcher.cache_clear`."""
         self.table.clear()
+        self.new_sizes.left = 0
 
     def _repr_html_(self) -> str:
         return choices_html(self.backend.name, self.choices())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,16 @@ def entered(core: DispatcherParts, entry: Entry, began_s: float) -> None:
     learner = entry.learner
     if not core.may_pass() or isinstance(getattr(learner, "contest", None), PooledContest):
         return
-    core.new_sizes.entered(time.perf_counter() - began_s, functools.partial(_saves, entry))
+    kin = functools.partial(_as_kin, core, entry) if core.backend.searches else None
+    core.new_sizes.entered(time.perf_counter() - began_s, functools.partial(_saves, entry), kin=kin)
     if isinstance(learner, Waiting):
-        learner.stands_for = core.new_sizes.stands_for
+        learner.counts_as = core.new_sizes.counts_as
+
+
+def _as_kin(core: DispatcherParts, entry: Entry) -> Callable[..., Any] | None:
+    """What runs a kernel's other calls as what is best as far as that is known runs this one."""
+    learner = entry.learner
+    return core.backend.as_kin(entry.run if learner is None else learner.pinned(entry.choice).run)
 
 
 def _saves(entry: Entry) -> float:

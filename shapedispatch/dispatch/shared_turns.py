@@ -199,7 +199,7 @@ class SharedTurns:
             self._take_in(self.turns.collect())
             self._passed = 0
             first_ns, self.turns.first_ns = self.turns.first_ns, 0
-            self.family.ran(first_ns / 1e3 * self.core.new_sizes.stands_for)
+            self.family.ran(first_ns / 1e3 * self.core.new_sizes.counts_as)
             if self.turns.waiting:
                 self.core.turns.hurry(1)  # it is soon that they are over
             else:

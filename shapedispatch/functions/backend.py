@@ -110,6 +110,9 @@ class TorchFunction(CallSigner):
         """See `layout.kin`."""
         return kin(key)
 
+    def as_kin(self, run: Callable[..., Any] | None) -> None:
+        """None: C lets calls pass."""
+
     def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """See `Backend.serves`: what the key does not imply is asked, and what is of its sizes.
 
@@ -194,7 +197,7 @@ class TorchFunction(CallSigner):
             request = replace(request, only=inner_variant(request.only))  # which comes with what it is recorded of
         call = self._build_request(args, kwargs, key, memory, request)
         builder = OfferBuilder(request, [Candidate("plain", self.plain)])
-        if self._lacks_dims(call):
+        if self.spec.hints and not (self.spec.bare or call.points):
             builder.refuse("hint builds", "the call has no tensor with the dims that hints are given for")
         graph_of_plain = request.graphs and request.graphs_pay is None  # which somebody asks for
         wants_builds = self._points(call, memory) or self._wants_exact(call, request) or graph_of_plain
@@ -249,9 +252,6 @@ class TorchFunction(CallSigner):
         only_ones = self.spec.bare and all(sizes[name] == 1 for name in there)
         left = rest or (() if only_ones else there)
         return left, restricted(points, left)
-
-    def _lacks_dims(self, call: BuildRequest) -> bool:
-        return bool(self.spec.hints) and not (self.spec.bare or call.points)
 
     def _might_be(self, point: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
         """Whether a point that a stored choice names is one that this decoration comes to.

@@ -9,7 +9,8 @@ constants; with ``exact``, one more build has all dims so.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Hashable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -33,7 +34,7 @@ from .runtime.wrappers import WrappedKernel
 from .spec import KernelSpec
 from .specialize import Specializer
 from .tuned_configs import ConfigSearch, TunedConfigs
-from .variants import AsWritten, CallForm, FirstConfig, TritonsOwn
+from .variants import AsWritten, CallForm, FirstConfig, Run, TritonsOwn
 
 __all__ = ["TritonKernel"]
 
@@ -210,6 +211,19 @@ class TritonKernel:
 
     def kin(self, key: Key) -> None:
         """None: nothing says that the calls of a kernel differ in sizes alone."""
+
+    def as_kin(self, run: Callable[..., Any] | None) -> AsWritten | None:
+        """See `Backend.as_kin`: Triton's own launch by the config that this has, where pruning leaves it."""
+        if self.wrapped.unsupported or self.wrapped.interpreted:
+            return None
+        config = run.resolved.config if isinstance(run, Run) else None
+        by = functools.partial(self._config_or_first, config)
+        return FirstConfig(self.wrapped, by, self._names, self.spec.grid, self.why_no_call)
+
+    def _config_or_first(self, config: Any, positional: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+        configs = self.key_schema.written_for(self.key_schema.ready().on_this_device())
+        left = self.wrapped.pruned(configs, positional, given)
+        return config if config in left else next(iter(left), None)
 
     def serves(self, build: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """False: what differs in sizes alone is not known."""

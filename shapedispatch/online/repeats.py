@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from ..hit.facts import FactMap
 from ..hit.table import Table
@@ -19,11 +22,13 @@ MOST_RECENT = 16
 """So many of the numbers that were looked at last are known: calls that differ from those in sizes are no others."""
 MOST_SPARED = 32
 """Calls that are not even asked for, at most: to find out that a key is not to be looked at takes longer than some."""
-ENTERING, PASS_S = 0.01, 10e-6
-"""Which share of the time goes to calls of new sizes that are entered, where such hardly repeat; they leave the caches
-cold, too. And what it takes to run for a call what its kin run, without entering it."""
+ENTERING, PASS_S = 0.0025, 10e-6
+"""Which share of the time it may take to enter calls of new sizes, where such hardly repeat: each leaves the caches
+cold, which takes several times as long. And what it takes to run for a call what its kin run, without entering it."""
 MOST_PASSED = 256
 """Calls of new sizes that pass before the next is entered, at most: what is best for such calls is found at those."""
+MOST_SIGHTS = 4096
+"""Of so many that have passed it is known when they come again."""
 LOOKED_THROUGH, SELDOM = 64, 8
 """After so many calls of new sizes it is seen how many came again; where not one in so many did, the next may pass."""
 SIZES_HARDLY_REPEAT = "sizes of such calls hardly repeat, and to enter each takes longer than the calls do"
@@ -92,38 +97,65 @@ class NumbersLookedAt:
 class NewSizes:
     """How often calls of one dispatcher come again whose sizes were new: to enter one takes longer than many calls do.
 
-    Where they hardly do, C lets the next ones pass, unless it has seen one like it lately: plain runs them, or what
-    their kin run.
+    Where they hardly do, the next pass, but for those that were seen lately: plain runs them, or what runs their kin.
     """
 
     def __init__(self, table: Table, clock_s: Callable[[], float] = time.perf_counter) -> None:
         self._table, self._clock_s = table, clock_s
-        self.stands_for: int = 1
+        self.counts_as: int = 1
         """As how many calls the one counts that was entered last: those that have passed before it, too."""
+        self.left: int = 0
+        """How many calls of a kernel pass yet, which C does not see to."""
+        self._kin: Callable[..., Any] | None = None
+        self._sights: set[Key] = set()
+        """The keys of those that have."""
+        self._passed = 0
         self._seldom = False
         self._entered = self._hits = self._gone_before = self._gone = 0
         self._last_s = clock_s()
 
     def entered(
-        self, took_s: float, saves: Callable[[], float], *, has_kin: bool = False, awaited: bool = False
+        self,
+        took_s: float,
+        saves: Callable[[], float],
+        *,
+        has_kin: bool = False,
+        awaited: bool = False,
+        kin: Callable[[], Callable[..., Any] | None] | None = None,
     ) -> None:
         """A call was, which took so long; what runs it ``saves`` such a part of the time that plain takes.
 
-        With ``has_kin`` others may run what it runs. Where more are ``awaited``, to be samples, none passes.
+        With ``has_kin`` others may run what it runs. Where more are ``awaited``, to be samples, none passes. What
+        ``kin`` gives runs those of a kernel.
         """
         each_s = self._each_s(took_s)
         if not self._seldom or awaited:
             return
-        calls, gains_s = min(MOST_PASSED, int(took_s / max(ENTERING * each_s, 1e-9))), saves() * each_s
-        passes = has_kin and gains_s > PASS_S
-        if has_kin or gains_s <= took_s:
+        calls = min(MOST_PASSED, int(took_s / max(ENTERING * each_s, 1e-9)))
+        if kin is not None:
+            self._kin = kin()
+            self.left = 0 if self._kin is None else calls
+        elif has_kin or saves() * each_s <= took_s:
+            passes = has_kin and saves() * each_s > PASS_S
             self._table.spare(calls, SIZES_HARDLY_REPEAT, firsts=True, passes=passes)
+
+    def passing(self, key: Key) -> Callable[..., Any] | None:
+        """What runs a kernel's call that is not found, if it passes; one that has passed before is entered."""
+        if self.left <= 0 or key in self._sights or torch.are_deterministic_algorithms_enabled():
+            return None
+        if len(self._sights) >= MOST_SIGHTS:
+            self._sights.clear()
+        self._sights.add(key)
+        self.left, self._passed = self.left - 1, self._passed + 1
+        self._table.count("misses", SIZES_HARDLY_REPEAT)
+        return self._kin
 
     def _each_s(self, took_s: float) -> float:
         """How long it had been since the last, by calls; now and then it is seen whether such come again."""
         now_s, (hits, gone) = self._clock_s(), self._table.so_far()
-        self.stands_for = 1 + gone - self._gone
-        each_s, self._last_s, self._gone = (now_s - took_s - self._last_s) / self.stands_for, now_s, gone
+        gone += self._passed
+        self.counts_as = 1 + gone - self._gone
+        each_s, self._last_s, self._gone = (now_s - took_s - self._last_s) / self.counts_as, now_s, gone
         self._entered += 1
         if self._entered % LOOKED_THROUGH == 0:
             calls = LOOKED_THROUGH + gone - self._gone_before

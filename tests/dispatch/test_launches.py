@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-from shapedispatch import set_mode
+from shapedispatch import MissError, set_mode
 from shapedispatch.autotune.warmup import Warmup
 from shapedispatch.background.children import CannotStart
 from shapedispatch.choices import learning
@@ -28,7 +28,8 @@ from shapedispatch.kernels.runtime import loaded
 from shapedispatch.kernels.runtime.remote_compile import COMPILER, RequestResult
 from shapedispatch.kernels.runtime.sent_kernel import Untransportable
 from shapedispatch.kernels.tuned_configs import ConfigSearch
-from shapedispatch.online import real_calls
+from shapedispatch.online import real_calls, repeats
+from shapedispatch.online.repeats import LOOKED_THROUGH
 from shapedispatch.records import Refusal
 from tests.built_here import BuiltHere, learning_here
 from tests.paths import NO_COMPILER, PATHS, taking
@@ -457,3 +458,84 @@ def test_sizes_that_triton_specializes_otherwise_are_compiled_elsewhere_too(
     called(kernel, 256, 50)
     assert set(compiled_here) == {16}
     assert len(here.tasks) == 4
+
+
+def growing(kernel: Any, calls: int) -> None:
+    """So many calls, each at a size of its own."""
+    for n in range(2, 2 + calls):
+        called(kernel, n)
+
+
+def test_sizes_that_never_come_again_are_launched_and_not_decided(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, by the config that was best at the last that was entered; one that comes again is entered."""
+    monkeypatch.setattr(repeats, "ENTERING", 0.0)
+    here.paused = True
+    kernel = kernel_of(driver)
+    growing(kernel, 2 * LOOKED_THROUGH)
+    sizes = [
+        next(one for one in launched.arguments if type(one) is int and one < 2**20) for launched in driver.launches
+    ]
+    assert sizes == [*range(2, 2 + 2 * LOOKED_THROUGH)]
+    info = kernel.cache_info()
+    assert info.currsize == LOOKED_THROUGH
+    assert info.misses_by_reason[repeats.SIZES_HARDLY_REPEAT] == LOOKED_THROUGH
+    called(kernel, 1 + 2 * LOOKED_THROUGH)
+    assert kernel.cache_info().currsize == LOOKED_THROUGH + 1
+    hits = kernel.cache_info().hits
+    called(kernel, 1 + 2 * LOOKED_THROUGH)
+    assert kernel.cache_info().hits == hits + 1
+
+
+def test_a_turn_is_one_of_hits(driver: Recorder, here: BuiltHere) -> None:
+    """A launch at a new size takes none."""
+    kernel = kernel_of(driver)
+    called(kernel, 60, 3)
+    if kernel.core.fast_path is not None:
+        kernel.core.fast_path.left = 2
+        called(kernel, 61)
+        assert kernel.core.fast_path.left == 2
+
+
+@pytest.mark.parametrize("until", ["a mode", "clear", "bits"])
+def test_no_size_passes_where_that_is_over(
+    until: str, driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mode that was set holds from the next call on; what is cleared is decided anew, and bits that repeat are."""
+    monkeypatch.setattr(repeats, "ENTERING", 0.0)
+    here.paused = True
+    kernel = kernel_of(driver)
+    growing(kernel, LOOKED_THROUGH + 1)
+    assert kernel.core.new_sizes.left > 0
+    if until == "bits":
+        torch.use_deterministic_algorithms(True)
+        try:
+            called(kernel, 222)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert kernel.cache_info().currsize == LOOKED_THROUGH + 1
+    elif until == "clear":
+        kernel.cache_clear()
+        called(kernel, 222)
+        assert kernel.cache_info().currsize == 1
+    else:
+        with set_mode("frozen", on_miss="error"), pytest.raises(MissError):
+            kernel.core.refresh()
+            called(kernel, 222)
+
+
+def test_what_passes_runs_by_the_config_of_another_key(driver: Recorder, here: BuiltHere) -> None:
+    """If pruning leaves it, else by the first that is left."""
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    ((_, entry),) = kernel.core.table.entries()
+    run = kernel.core.backend.as_kin(entry.run if entry.learner is None else entry.learner.pinned(entry.choice).run)
+    args, kwargs = kernel.core.backend.normal((lambda meta: (triton.cdiv(meta["n"], meta["B"]),), X, Y, 61, 1), {})
+    before = len(driver.launches)
+    run(*args, **kwargs)
+    assert blocks_of(driver, before) == [64]
+    tuning = kernel.core.backend.wrapped.tuning
+    object.__setattr__(tuning, "early_config_prune", lambda configs, named, **given: configs[2:])
+    run(*args, **kwargs)
+    assert blocks_of(driver, before) == [64, 256]

@@ -312,6 +312,19 @@ def test_a_call_that_passes_is_answered_and_not_published(asked: list[Any]) -> N
         assert (len(f.choices()), f.core.fast_path.to_pass) == (known + 2, 0)
 
 
+def test_where_bits_are_to_repeat_none_passes(asked: list[Any]) -> None:
+    """How many do is a matter of the time that they take."""
+    with taking("c"):
+        f = settled(dispatched())
+        f.core.fast_path.to_pass = 3
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert torch.allclose(f(rows(101)), waves(rows(101)), atol=1e-5)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert f.core.fast_path.to_pass == 3
+
+
 @pytest.mark.parametrize("change", ["guards", "favourite"])
 def test_a_call_passes_only_where_its_kin_would_be_answered_so(
     asked: list[Any], change: str, monkeypatch: pytest.MonkeyPatch

@@ -56,7 +56,7 @@ class Program:
         core = SimpleNamespace(
             backend=SimpleNamespace(plain=self.runs["plain"], supplies=False, serves=lambda *call: True),
             turns=SimpleNamespace(hurry=self.told.append, on=True, timed=True, passed=1),
-            new_sizes=SimpleNamespace(stands_for=1),
+            new_sizes=SimpleNamespace(counts_as=1),
             table=SimpleNamespace(build=lambda key: key, peek=lambda key: ()),
         )
         self.family = Family()
@@ -514,7 +514,7 @@ def test_what_first_calls_take_is_spent_on_finding_out(events: CEvents) -> None:
     program.shared.turns.begin(())
     assert entry.run is not None
     entry.run(100)
-    program.shared.core.new_sizes.stands_for = 3
+    program.shared.core.new_sizes.counts_as = 3
     spent_us = program.family.spent_us
     program.shared._passes = 0
     program.shared.poll()

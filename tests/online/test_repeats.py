@@ -241,27 +241,27 @@ class Entering:
         return self.table.told
 
 
-@pytest.mark.parametrize(("each_s", "calls"), [(1e-6, MOST_PASSED), (1e-4, 99), (1.0, 0)])
+@pytest.mark.parametrize(("each_s", "calls"), [(1e-6, MOST_PASSED), (1.5e-3, 26), (1.0, 0)])
 def test_as_many_new_sizes_pass_as_pay_for_one_that_is_entered(each_s: float, calls: int) -> None:
     """By a share of the time between calls, however many of those have passed."""
     assert Entering(each_s).enters(1e-4, 0.0) == [(calls, True, False)]
     assert Entering(each_s).enters(1e-4, 0.0, passed=7) == [(calls, True, False)]
 
 
-def test_one_that_is_entered_stands_for_those_that_have_passed() -> None:
+def test_one_that_is_entered_counts_as_those_that_have_passed() -> None:
     """So much was spent on such calls."""
     entering = Entering(1e-3)
     entering.enters(1e-4, 0.0, passed=7)
-    assert entering.sizes.stands_for == 8
+    assert entering.sizes.counts_as == 8
 
 
 @pytest.mark.parametrize(
     ("saves", "has_kin", "told"),
     [
-        (0.0, True, [(99, True, False)]),
-        (0.5 * PASS_S / 1e-4, True, [(99, True, False)]),
-        (2.0 * PASS_S / 1e-4, True, [(99, True, True)]),
-        (0.9, False, [(99, True, False)]),
+        (0.0, True, [(MOST_PASSED, True, False)]),
+        (0.5 * PASS_S / 1e-4, True, [(MOST_PASSED, True, False)]),
+        (2.0 * PASS_S / 1e-4, True, [(MOST_PASSED, True, True)]),
+        (0.9, False, [(MOST_PASSED, True, False)]),
         (1.1, False, []),
     ],
 )
@@ -318,6 +318,20 @@ def test_most_of_too_many_sizes_cost_no_look_at_all(learn: str, monkeypatch: pyt
         assert f.explain(last).origin == "unseen"
         f(last)
         assert f.explain(last).origin != "unseen"
+
+
+def test_where_bits_are_to_repeat_none_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many do is a matter of the time that they take."""
+    with taking("c"):
+        f, came = growing("now", monkeypatch, LOOKED_THROUGH + 3)
+        left, before = f.core.fast_path.to_spare, len(came)
+        assert left > 0
+        torch.use_deterministic_algorithms(True)
+        try:
+            f(ROWS[:777])
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert (f.core.fast_path.to_spare, len(came)) == (left, before + 1)
 
 
 def test_a_turn_is_one_of_hits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args
 static int spare(FastPath *path, int firsts, PyObject *args, PyObject *kwargs, const CacheNode *node, PyObject **answer)
 {
     if (path->to_spare <= 0 || path->firsts != firsts || path->plain == NULL || node == NULL || node->slot != NULL
-        || (firsts && !is_first_sight(&path->sights, node->hash)))
+        || !may_vary() || (firsts && !is_first_sight(&path->sights, node->hash)))
         return 0;
     path->to_spare--;
     path->spared++;
@@ -120,7 +120,7 @@ static Result admit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode 
     CallSignature sig;
     if (path->kin.held == 0 || !path->sign(path, &sig, args, kwargs))
         return MISS;
-    int passes = path->to_pass > 0 && is_first_sight(&path->sights, node->hash);
+    int passes = path->to_pass > 0 && may_vary() && is_first_sight(&path->sights, node->hash);
     path->to_pass -= passes;
     path->passed += passes;
     PyObject *fresh = passes ? Py_None : (PyObject *)node;

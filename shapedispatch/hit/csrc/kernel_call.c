@@ -246,10 +246,11 @@ static Result run_launch(KernelFastPath *path, PyObject *grid, Launch *launch, P
 /* The law. A node is found also where there is no hit: the table may learn of its call. */
 static Result kernel_hit(KernelFastPath *path, PyObject *grid, Launch *launch, PyObject **answer)
 {
-    if (path->base.off || (path->base.left > 0 && --path->base.left == 0)   /* 1 off */
+    if (path->base.off                                              /* 1 off */
         || !no_hooks(&path->hooks)                                  /* 2 no modes */
         || !sign_launch(path, launch)                               /* 3 sign */
         || !find_slot(path, launch)                                 /* 4 look up */
+        || (path->base.left > 0 && --path->base.left == 0)
         || !find_launcher(path, launch) || !can_launch(launch))     /* 5 guards */
         return MISS;
     /* All that may leave the launch to Python comes before the grid's function, which is called once a launch. */

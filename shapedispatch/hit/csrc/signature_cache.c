@@ -240,6 +240,13 @@ static void remove_all_nodes(SignatureCache *cache)
 
 enum { MOST_SIGHTS = 4096 };
 
+/* Whether it may depend on the time that calls have taken what runs one: not where bits are to repeat. */
+static int may_vary(void)
+{
+    uint64_t deterministic;
+    return word_from(&torch.deterministic, &deterministic) && deterministic == 0;
+}
+
 /* Whether no call with this hash was seen lately, among those that were asked about; from now on one was. */
 static int is_first_sight(uint64_t **sights, uint64_t hash)
 {
