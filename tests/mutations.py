@@ -290,7 +290,9 @@ MUTATIONS = (
         (LAUNCHES,),
     ),
     Mutation("dispatch/dispatcher.py", "to_pass = 0\n        self.new_sizes.left = 0", "to_pass = 0", (LAUNCHES,)),
-    Mutation("dispatch/newcomers.py", "self.found if self._takes(args, kwargs) else None", "self.found", (NEWCOMERS,)),
+    Mutation(
+        "dispatch/newcomers.py", "self.found if self._may_run(args, kwargs) else None", "self.found", (NEWCOMERS,)
+    ),
     Mutation("keys/signature.py", "_parameters(fn.__code__) != _parameters(", "False and (", (BOUND,)),
     Mutation("hit/csrc/cpython_api.c", "&& dict_unchanged(names, seen->mark, seen->count))", ")", (SIGNS,)),
     Mutation(CACHE, "vacate(cache, place);\n    cache->latest = NULL;\n", "vacate(cache, place);\n", (SIGNS,)),

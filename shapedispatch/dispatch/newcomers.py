@@ -118,7 +118,7 @@ class Newcomers:
         if not self._stands() or not (node is None or self.over or self._gives_none()):
             return None
         if node is None:
-            return self.found if self._takes(args, kwargs) else None
+            return self.found if self._may_run(args, kwargs) else None
         key, shapes = alike.key_of(args)
         sizes = alike.sizes(args, kwargs, shapes)
         if sizes is None or key in family.alone or not self._serves(args, kwargs):
@@ -145,7 +145,7 @@ class Newcomers:
 
     def _saves(self) -> float:
         """What part of plain's time is saved by what runs."""
-        return 0.0 if self.found.build is None else self.pool.saves()
+        return 0.0 if self.there is None else self.pool.saves()
 
     def _stands(self) -> bool:
         """Whether all that is not of the call is as it was, and nothing else is to be asked first."""
@@ -182,11 +182,16 @@ class Newcomers:
 
     def _serves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether it may run this call; plain may any."""
-        return (self.shared is None or self.shared.serves(args, kwargs)) and self._takes(args, kwargs)
-
-    def _takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether what it has found may."""
+        if self.shared is not None and not self.shared.serves(args, kwargs):
+            return False
         return self.found.build is None or self.core.backend.serves(self.build, args, kwargs)
+
+    def _may_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether what runs the favourite at the other key may run this call, which takes no turn."""
+        if self.there is None:
+            return True
+        build = None if self.there.build is None else self.core.table.build(self.there.build)
+        return build is not None and self.core.backend.serves(build, args, kwargs)
 
     def _is_stored(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether an earlier process has chosen for this very key."""

@@ -312,6 +312,22 @@ def test_a_call_that_passes_is_answered_and_not_published(asked: list[Any]) -> N
         assert (len(f.choices()), f.core.fast_path.to_pass) == (known + 2, 0)
 
 
+@pytest.mark.parametrize("takes", [True, False])
+def test_of_keys_that_take_turns_the_favourites_guards_are_asked(
+    asked: list[Any], takes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their entries name no build: whose turn it is runs any of them, and what passes takes none."""
+    made: list[Newcomers] = []
+    answer = Newcomers.__call__
+    monkeypatch.setattr(Newcomers, "__call__", lambda self, *call: (made.append(self), answer(self, *call))[1])
+    f = settled(dispatched())
+    f(rows(101))
+    turns = SimpleNamespace(is_current=lambda: True, serves=lambda *call: True)
+    beside = replace(made[-1], shared=turns, found=replace(made[-1].found, build=None))
+    monkeypatch.setattr(f.core.backend, "serves", lambda build, *call: takes and build is made[-1].build)
+    assert beside((rows(103),), {}, None) is (beside.found if takes else None)
+
+
 def test_where_bits_are_to_repeat_none_passes(asked: list[Any]) -> None:
     """How many do is a matter of the time that they take."""
     with taking("c"):
