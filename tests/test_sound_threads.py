@@ -557,8 +557,9 @@ def test_a_build_that_leaves_while_it_is_about_to_run_still_answers() -> None:
 # --------------------------------------------------------------------------------------------------------------- bounds
 
 
-def test_many_shapes_keep_to_the_bound() -> None:
-    """Never more choices than ``maxsize``, and no more objects for more shapes."""
+def test_many_shapes_keep_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more choices than ``maxsize``, and no more objects for more shapes, where each is entered."""
+    monkeypatch.setattr("shapedispatch.online.repeats.MOST_PASSED", 0)
     f = holding(lambda x: x, maxsize=256)
     base, objects = torch.zeros(1), []
     for number in range(SHAPES):

@@ -312,6 +312,28 @@ def test_a_call_that_passes_is_answered_and_not_published(asked: list[Any]) -> N
         assert (len(f.choices()), f.core.fast_path.to_pass) == (known + 2, 0)
 
 
+SCALE = 2.0
+
+
+def branching(x: Tensor) -> Tensor:
+    """It goes by sizes, strides and a global."""
+    y = torch.sin(x) * SCALE
+    return y + 1 if x.is_contiguous() and x.shape[0] % 3 else y * y
+
+
+def test_what_passes_is_plains(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At sizes with other strides, of which guards want others, and where a global has changed."""
+    with taking("c"):
+        f = settled(dispatched(branching), plain=branching)
+        path = f.core.fast_path
+        for number, count in enumerate([*range(65, 127)] * 2):
+            monkeypatch.setattr("tests.dispatch.test_newcomers.SCALE", 3.0 if number > 62 and number % 5 == 0 else 2.0)
+            path.to_pass = 9
+            x = rows(2 * count)[::2] if number % 4 == 0 else rows(count)
+            torch.testing.assert_close(f(x), branching(x), rtol=1e-4, atol=1e-5)
+        assert path.passed > 20
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_of_keys_that_take_turns_the_favourites_guards_are_asked(
     asked: list[Any], takes: bool, monkeypatch: pytest.MonkeyPatch
