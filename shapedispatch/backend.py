@@ -358,7 +358,7 @@ class Backend(Signer, Protocol):
         """Whether a build that is held may run a call, of which it may run one that differs in sizes alone."""
 
     def as_kin(self, run: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """What runs any other call of a kernel as this runs one, nothing being decided; None where C sees to that."""
+        """What runs a kernel's other calls of a family as this runs one of it; None where C sees to that."""
 
     def sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         """The size of each dim; raises dims.DimsMismatch."""

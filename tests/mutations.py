@@ -281,6 +281,7 @@ MUTATIONS = (
     Mutation("hit/csrc/function_call.c", "!may_vary() || (firsts", "(firsts", (NUMBERS,)),
     Mutation("hit/csrc/function_call.c", "path->to_pass > 0 && may_vary() &&", "path->to_pass > 0 &&", (NEWCOMERS,)),
     Mutation("online/repeats.py", " or torch.are_deterministic_algorithms_enabled()", "", (LAUNCHES,)),
+    Mutation("online/repeats.py", "self._kin.get(family_of(key))", "[*self._kin.values(), None][0]", (LAUNCHES,)),
     Mutation("kernels/backend.py", "return config if config in left else", "return config if config else", (LAUNCHES,)),
     Mutation("online/repeats.py", "self.left <= 0 or key in self._sights", "self.left <= 0", (LAUNCHES,)),
     Mutation(

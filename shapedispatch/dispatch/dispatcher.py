@@ -47,7 +47,7 @@ from .introspection import Introspection
 from .launches import in_launches
 from .loading import load, to_load
 from .miss import decide, tuning_lock, why_undecided
-from .newcomers import entered, expect
+from .newcomers import entered, expect, family_of
 
 __all__ = ["Core"]
 
@@ -247,7 +247,7 @@ class Core(HitPath, Introspection):
         at_once = self.backend.at_once(args, kwargs, self.table)
         if at_once is not None:
             return at_once(*args, **kwargs)
-        if (passing := self.new_sizes.passing(key)) is not None:
+        if (passing := self.new_sizes.passing(key, functools.partial(family_of, self))) is not None:
             return passing(*args, **kwargs)
         if (why := self._why_not_looked_at(key)) is not None:
             self.table.spare(self.numbers.to_spare(key), why)
@@ -258,7 +258,7 @@ class Core(HitPath, Introspection):
             why = why_undecided(args, kwargs)
             return self._run_settled(key, args, kwargs, node) if why is None else self._untimed(why, args, kwargs)
         if node is not None and isinstance(entry, Entry):
-            entered(self, entry, began_s)
+            entered(self, key, entry, began_s)
             expect(self.ctx(key, args, kwargs), entry, node)
             self.table.insert(node, key, args, kwargs, self.backend.overlaps)
         return self._run(entry, args, kwargs)
@@ -285,7 +285,7 @@ class Core(HitPath, Introspection):
             if not self.backend.searches:  # whose keys are of another form
                 self.numbers.looked(key, time.perf_counter() - began_s)
         if (node is not None or self.backend.searches) and isinstance(entry, Entry):
-            entered(self, entry, began_s)
+            entered(self, key, entry, began_s)
         answer = self._run(entry, args, kwargs)
         for tell in messages:
             tell()

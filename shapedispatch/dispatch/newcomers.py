@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from .background import Waiting
 from .latecomers import Latecomers
 from .shared_turns import SharedTurns, TakesTurns
 
-__all__ = ["Newcomers", "entered", "expect"]
+__all__ = ["Newcomers", "entered", "expect", "family_of"]
 
 
 def expect(ctx: MissContext, entry: Entry, node: Any) -> None:
@@ -39,7 +39,7 @@ def expect(ctx: MissContext, entry: Entry, node: Any) -> None:
         core.fast_path.expect(node, made, ctx.args, ctx.kwargs)
 
 
-def entered(core: DispatcherParts, entry: Entry, began_s: float) -> None:
+def entered(core: DispatcherParts, key: Key, entry: Entry, began_s: float) -> None:
     """Note since when this was found for a call whose key was new, of which C was not told by what its kin run.
 
     What a pool finds out at its keys it affords.
@@ -47,16 +47,22 @@ def entered(core: DispatcherParts, entry: Entry, began_s: float) -> None:
     learner = entry.learner
     if not core.may_pass() or isinstance(getattr(learner, "contest", None), PooledContest):
         return
-    kin = functools.partial(_as_kin, core, entry) if core.backend.searches else None
+    kin = functools.partial(_as_kin, core, key, entry) if core.backend.searches else None
     core.new_sizes.entered(time.perf_counter() - began_s, functools.partial(_saves, entry), kin=kin)
     if isinstance(learner, Waiting):
         learner.counts_as = core.new_sizes.counts_as
 
 
-def _as_kin(core: DispatcherParts, entry: Entry) -> Callable[..., Any] | None:
-    """What runs a kernel's other calls as what is best as far as that is known runs this one."""
+def _as_kin(core: DispatcherParts, key: Key, entry: Entry) -> tuple[Hashable, Callable[..., Any] | None]:
+    """The family of a kernel's call, and what runs the others of it by what is best here as far as that is known."""
     learner = entry.learner
-    return core.backend.as_kin(entry.run if learner is None else learner.pinned(entry.choice).run)
+    best = entry.run if learner is None else learner.pinned(entry.choice).run
+    return family_of(core, key), core.backend.as_kin(best)
+
+
+def family_of(core: DispatcherParts, key: Key) -> Hashable:
+    """What a kernel's calls have in common that differ in sizes alone."""
+    return core.backend.observed((), {}, key, core.table)[0]
 
 
 def _saves(entry: Entry) -> float:

@@ -42,7 +42,7 @@ def _of_a_handler(error: BaseException) -> BaseException | None:
     if threading.current_thread() is not threading.main_thread():  # where alone handlers run
         return None
     codes = _codes_of_handlers()
-    ways = (_frames(one)[1:] for one in _counts_as(error))
+    ways = (_frames(one)[1:] for one in _stands_for(error))
     handler = next((frame for way in ways for frame in way if frame.f_code in codes or _is_called_as_one(frame)), None)
     if handler is None:
         return None
@@ -50,7 +50,7 @@ def _of_a_handler(error: BaseException) -> BaseException | None:
     return [error, *(one for one in _before(error) if handler in _frames(one)[1:])][-1]
 
 
-def _counts_as(error: BaseException) -> Iterator[BaseException]:
+def _stands_for(error: BaseException) -> Iterator[BaseException]:
     """An error, and what it says that it was raised for; not what was being handled by chance."""
     one: BaseException | None = error
     for _ in range(_MOST):

@@ -216,8 +216,7 @@ class TritonKernel:
         """See `Backend.as_kin`: Triton's own launch by the config that this has, where pruning leaves it."""
         if self.wrapped.unsupported or self.wrapped.interpreted:
             return None
-        config = run.resolved.config if isinstance(run, Run) else None
-        by = functools.partial(self._config_or_first, config)
+        by = functools.partial(self._config_or_first, run.resolved.config if isinstance(run, Run) else None)
         return FirstConfig(self.wrapped, by, self._names, self.spec.grid, self.why_no_call)
 
     def _config_or_first(self, config: Any, positional: Mapping[str, Any], given: Mapping[str, Any]) -> Any:

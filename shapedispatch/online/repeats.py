@@ -22,13 +22,15 @@ MOST_RECENT = 16
 """So many of the numbers that were looked at last are known: calls that differ from those in sizes are no others."""
 MOST_SPARED = 32
 """Calls that are not even asked for, at most: to find out that a key is not to be looked at takes longer than some."""
-ENTERING, PASS_S = 0.0025, 10e-6
+ENTERING = 0.0025
 """Which share of the time it may take to enter calls of new sizes, where such hardly repeat: each leaves the caches
-cold, which takes several times as long. And what it takes to run for a call what its kin run, without entering it."""
+cold, which takes several times as long."""
+PASS_S = 10e-6
+"""What it takes to run for a call what its kin run, without entering it."""
 MOST_PASSED = 256
 """Calls of new sizes that pass before the next is entered, at most: what is best for such calls is found at those."""
-MOST_SIGHTS = 4096
-"""Of so many that have passed it is known when they come again."""
+MOST_SIGHTS, MOST_FAMILIES = 4096, 64
+"""Of so many that have passed it is known when they come again; and so many families of a kernel's calls may pass."""
 LOOKED_THROUGH, SELDOM = 64, 8
 """After so many calls of new sizes it is seen how many came again; where not one in so many did, the next may pass."""
 SIZES_HARDLY_REPEAT = "sizes of such calls hardly repeat, and to enter each takes longer than the calls do"
@@ -106,7 +108,8 @@ class NewSizes:
         """As how many calls the one counts that was entered last: those that have passed before it, too."""
         self.left: int = 0
         """How many calls of a kernel pass yet, which C does not see to."""
-        self._kin: Callable[..., Any] | None = None
+        self._kin: dict[Hashable, Callable[..., Any]] = {}
+        """What runs them, by their family."""
         self._sights: set[Key] = set()
         """The keys of those that have."""
         self._passed = 0
@@ -121,34 +124,42 @@ class NewSizes:
         *,
         has_kin: bool = False,
         awaited: bool = False,
-        kin: Callable[[], Callable[..., Any] | None] | None = None,
+        kin: Callable[[], tuple[Hashable, Callable[..., Any] | None]] | None = None,
     ) -> None:
         """A call was, which took so long; what runs it ``saves`` such a part of the time that plain takes.
 
-        With ``has_kin`` others may run what it runs. Where more are ``awaited``, to be samples, none passes. What
-        ``kin`` gives runs those of a kernel.
+        With ``has_kin`` others may run what it runs. Where more are ``awaited``, to be samples, none passes. Of a
+        kernel ``kin`` gives its family and what runs the others of that.
         """
         each_s = self._each_s(took_s)
         if not self._seldom or awaited:
             return
         calls = min(MOST_PASSED, int(took_s / max(ENTERING * each_s, 1e-9)))
         if kin is not None:
-            self._kin = kin()
-            self.left = 0 if self._kin is None else calls
+            family, run = kin()
+            self.left = 0 if run is None else calls
+            if run is not None:
+                self._kin = {**({} if len(self._kin) >= MOST_FAMILIES else self._kin), family: run}
         elif has_kin or saves() * each_s <= took_s:
             passes = has_kin and saves() * each_s > PASS_S
             self._table.spare(calls, SIZES_HARDLY_REPEAT, firsts=True, passes=passes)
 
-    def passing(self, key: Key) -> Callable[..., Any] | None:
-        """What runs a kernel's call that is not found, if it passes; one that has passed before is entered."""
+    def passing(self, key: Key, family_of: Callable[[Key], Hashable]) -> Callable[..., Any] | None:
+        """What runs a kernel's call that is not found, if it passes; one that has passed before is entered.
+
+        So is one of a family of which none was: of other types, say, a config may not be right.
+        """
         if self.left <= 0 or key in self._sights or torch.are_deterministic_algorithms_enabled():
+            return None
+        run = self._kin.get(family_of(key))
+        if run is None:
             return None
         if len(self._sights) >= MOST_SIGHTS:
             self._sights.clear()
         self._sights.add(key)
         self.left, self._passed = self.left - 1, self._passed + 1
         self._table.count("misses", SIZES_HARDLY_REPEAT)
-        return self._kin
+        return run
 
     def _each_s(self, took_s: float) -> float:
         """How long it had been since the last, by calls; now and then it is seen whether such come again."""

@@ -488,6 +488,23 @@ def test_sizes_that_never_come_again_are_launched_and_not_decided(
     assert kernel.cache_info().hits == hits + 1
 
 
+def test_only_what_differs_in_sizes_alone_passes(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other types, or other numbers, nobody has seen that the config is right there."""
+    monkeypatch.setattr(repeats, "ENTERING", 0.0)
+    here.paused = True
+    kernel = kernel_of(driver)
+    growing(kernel, LOOKED_THROUGH + 1)
+    known = kernel.cache_info().currsize
+    kernel[(4,)](X.double(), Y, 222, 1)
+    kernel[(4,)](X, Y, 222, 1.5)
+    assert kernel.cache_info().currsize == known + 2
+    for step in (1, 1.5):
+        kernel[(4,)](X, Y, 223, step)
+    assert kernel.cache_info().currsize == known + 2
+
+
 def test_a_turn_is_one_of_hits(driver: Recorder, here: BuiltHere) -> None:
     """A launch at a new size takes none."""
     kernel = kernel_of(driver)
@@ -530,7 +547,8 @@ def test_what_passes_runs_by_the_config_of_another_key(driver: Recorder, here: B
     kernel = kernel_of(driver)
     called(kernel, 60, 400)
     ((_, entry),) = kernel.core.table.entries()
-    run = kernel.core.backend.as_kin(entry.run if entry.learner is None else entry.learner.pinned(entry.choice).run)
+    best = entry.run if entry.learner is None else entry.learner.pinned(entry.choice).run
+    run = kernel.core.backend.as_kin(best)
     args, kwargs = kernel.core.backend.normal((lambda meta: (triton.cdiv(meta["n"], meta["B"]),), X, Y, 61, 1), {})
     before = len(driver.launches)
     run(*args, **kwargs)

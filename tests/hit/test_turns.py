@@ -55,7 +55,7 @@ def test_in_c_the_countdown_is_there() -> None:
     assert in_c.left <= 2 * OFTEN
 
 
-def test_a_turn_counts_as_the_calls_since_the_last() -> None:
+def test_a_turn_stands_for_the_calls_since_the_last() -> None:
     """Those of a countdown that was cut short, too: what turns see, times that, is what there was."""
     turns, counted = Turns(0.001), 0
     turns.begin(None)

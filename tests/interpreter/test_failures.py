@@ -181,7 +181,7 @@ def test_an_error_is_judged_while_one_of_a_handler_is_handled() -> None:
         assert judged(fails) == "OfTorch"
 
 
-def test_an_error_that_counts_as_itself_is_judged() -> None:
+def test_an_error_that_stands_for_itself_is_judged() -> None:
     """Nobody looks at it for ever."""
 
     def circular() -> None:

@@ -76,7 +76,7 @@ def test_what_was_compiled_in_this_process_is_no_request() -> None:
     assert requested(adds, CALL, DEVICE) is None
 
 
-def test_what_counts_as_it_meanwhile_compiles_for_who_cannot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_for_it_meanwhile_compiles_for_who_cannot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread may find it in Triton's own cache."""
     found: list[Any] = []
     monkeypatch.setattr(compile_request, "forget", lambda kernel, future: found.append(future))

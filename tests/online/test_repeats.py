@@ -155,15 +155,21 @@ def test_a_number_that_never_repeats_is_not_compared_each_time(monkeypatch: pyte
     assert "hardly repeat" in reason
 
 
-def stepping(learn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
-    """A function that was called with many numbers, and when a call of it came to Python."""
-    monkeypatch.setattr(repeats, "SHARE", 0.0)
+def noted(learn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
+    """A function that learns so, and which of its calls come to Python."""
     if learn == "background":
         learning_here(monkeypatch).paused = True
     came: list[int] = []
-    f = shapedispatch(scaled, hints=(), variants=[Variant(added, trusted=True)], store=False, options={"learn": learn})
+    f = shapedispatch(scaled, hints=(), variants=[Variant(added, trusted=True)], store=False)
     miss = f.core.miss
     f.core.miss = lambda key, args, kwargs, node=None: (came.append(1), miss(key, args, kwargs, node))[1]
+    return f, came
+
+
+def stepping(learn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
+    """A function that was called with many numbers, and when a call of it came to Python."""
+    monkeypatch.setattr(repeats, "SHARE", 0.0)
+    f, came = noted(learn, monkeypatch)
     for number in (0, 0, *range(1, FREE + 2 + 3 * MOST_SPARED)):
         assert torch.equal(f(X, number * 0.37), scaled(X))
     return f, came
@@ -248,7 +254,7 @@ def test_as_many_new_sizes_pass_as_pay_for_one_that_is_entered(each_s: float, ca
     assert Entering(each_s).enters(1e-4, 0.0, passed=7) == [(calls, True, False)]
 
 
-def test_one_that_is_entered_counts_as_those_that_have_passed() -> None:
+def test_one_that_is_entered_counts_for_those_that_have_passed() -> None:
     """So much was spent on such calls."""
     entering = Entering(1e-3)
     entering.enters(1e-4, 0.0, passed=7)
@@ -291,12 +297,7 @@ def test_sizes_that_come_again_are_all_entered() -> None:
 def growing(learn: str, monkeypatch: pytest.MonkeyPatch, tried: int) -> tuple[Any, list[int]]:
     """A function that was called at so many sizes, once each, and which of these calls came to Python."""
     monkeypatch.setattr(repeats, "ENTERING", 0.0)
-    if learn == "background":
-        learning_here(monkeypatch).paused = True
-    came: list[int] = []
-    f = shapedispatch(scaled, hints=(), variants=[Variant(added, trusted=True)], store=False, options={"learn": learn})
-    miss = f.core.miss
-    f.core.miss = lambda key, args, kwargs, node=None: (came.append(1), miss(key, args, kwargs, node))[1]
+    f, came = noted(learn, monkeypatch)
     for size in range(2, 2 + tried):
         assert torch.equal(f(ROWS[:size]), scaled(ROWS[:size]))
     return f, came
