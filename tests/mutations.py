@@ -487,9 +487,14 @@ MUTATIONS = (
     Mutation("online/pool.py", "self.near_share if self.pairs.is_empty() else ", "", ("tests/choices/test_pool.py",)),
     Mutation("hit/native.py", "    c = in_use or module()", "    c = module()", (SIGNS, "-k", "decoration")),
     Mutation(
-        "choices/learning.py", "            _warm_up(plain, trial, rules, looks)\n", "            pass\n", (LAUNCHES,)
+        "choices/learning.py",
+        "                _warm_up(plain, trial, rules, looks)\n",
+        "                pass\n",
+        (LAUNCHES,),
     ),
     Mutation("choices/learning.py", " or len(found) >= most", "", (LAUNCHES,)),
+    Mutation("choices/learning.py", "(False, True) if rules.permute else (False,)", "(False,)", (LAUNCHES,)),
+    Mutation("choices/learning.py", "not (wrong or one.judged", "not (one.judged", (LAUNCHES,)),
     Mutation(
         "online/contest.py",
         "max(1, min(after - self.rounds, MOST_AT_ONCE // len(self._running)))",

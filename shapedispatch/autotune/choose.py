@@ -188,23 +188,33 @@ def checked(
 
 
 def checked_one_by_one(
-    candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None
+    candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None, permuted: bool = False
 ) -> Iterator[tuple[Candidate, Refusal | None]]:
-    """As `checked`: each but plain, and why it does not give plain's numbers, one after another as they are asked for.
+    """Each but plain, and why it does not give plain's numbers, one after another as they are asked for.
 
-    Plain is run once for all of them; what its run has left is held as long as this is.
+    At the call's own values alone, or ``permuted`` at those in another order: `checked` asks for both. Plain is run
+    once for all of them; what its run has left is held as long as this is.
     """
-    expected = _expected(candidates[0], trial, wait=later is None)
-    return _checked_against(expected, candidates, trial, rules, later)
+    plain, *others = candidates
+    wait = later is None
+    at = _permuted(plain, trial, wait) if permuted else (trial, _expected(plain, trial, wait))
+    for one in others:
+        why = None if at is None else _refusal(one, at[1], at[0], rules, None if later is None else _flags(later, one))
+        yield one, Refusal(one.name, (_permuted_why(why) if permuted else why,)) if why else None
+
+
+def _flags(later: Later, one: Candidate) -> list[Tensor]:
+    return later.setdefault(one.name, [])
 
 
 def _checked_against(
     expected: Outcome, candidates: Sequence[Candidate], trial: Trial, rules: Rules, later: Later | None
 ) -> Iterator[tuple[Candidate, Refusal | None]]:
     plain, *others = candidates
-    other = _permuted(plain, others, trial, rules, wait=later is None)
+    is_asked = rules.permute and not all(candidate.judged for candidate in others)
+    other = _permuted(plain, trial, wait=later is None) if is_asked else None
     for one in others:
-        flags = None if later is None else later.setdefault(one.name, [])
+        flags = None if later is None else _flags(later, one)
         found = _judged(one, expected, trial, rules, flags)
         why = found if isinstance(found, str) else _refusal_of_another(one, (expected, found), other, rules, flags)
         yield one, Refusal(one.name, (why,)) if why else None
@@ -266,12 +276,8 @@ def _expected(plain: Candidate, trial: Trial, wait: bool = True) -> Outcome:
         raise PlainRaised(_raised(error)) from error
 
 
-def _permuted(
-    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, wait: bool
-) -> tuple[Trial, Outcome] | None:
+def _permuted(plain: Candidate, trial: Trial, wait: bool) -> tuple[Trial, Outcome] | None:
     """The call with its floats in another order, and what plain makes of it; None where nothing is to be seen by it."""
-    if not rules.permute or all(candidate.judged for candidate in others):
-        return None
     try:
         other = trial.permuted()
         return other, other.outcome(plain.run, wait)
@@ -296,11 +302,15 @@ def _refusal_of_another(
     trial, expected = other
     found = _judged(candidate, expected, trial, rules, later)
     if isinstance(found, str):
-        return f"{found}, with the call's values in another order"
+        return _permuted_why(found)
     plains, own = first
     if share_memory(own, found) and not share_memory(plains, expected):
         return "its results of two calls share memory, and plain's do not"
     return None
+
+
+def _permuted_why(why: str) -> str:
+    return f"{why}, with the call's values in another order"
 
 
 def _refusal(

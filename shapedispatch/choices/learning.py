@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -247,22 +247,39 @@ def _wrong_by_steps(
 ) -> tuple[Refusal, ...]:
     """Why some do not give plain's numbers, as `checked` says; few are compared in a look, since there may be many.
 
+    They are at the call's own values first, and in other looks with these in another order: both take twice as long.
     Raises LeftForNext where a look was for that.
     """
     plain, *others = candidates
     known = looks.steps.compared
-    if left := [one for one in others if (one.name, one.build) not in known]:
-        if later is not None:
-            _warm_up(plain, trial, rules, looks)
-        some = functools.partial(_compared, plain, left, trial, rules, later is not None)
-        known |= looks.once("compared", some) or {}
-        looks.revisit()
+    for permuted in (False, True) if rules.permute else (False,):
+        if left := [one for one in others if _is_left(one, permuted, known)]:
+            if later is not None:
+                _warm_up(plain, trial, rules, looks)
+            some = functools.partial(_compared, plain, left, trial, rules, later is not None, permuted)
+            known |= looks.once("compared", some) or {}
+            looks.revisit()
     looks.raise_if_left()
-    compared = {one.name: known[one.name, one.build] for one in others}
+    found = [(one.name, *known[at]) for one in others for at in _comparisons(one) if at in known]
     known.clear()
     if later is not None:
-        later |= {name: flags for name, (_, flags) in compared.items()}
-    return tuple(refusal for wrong, _ in compared.values() for refusal in wrong)
+        for name, _, flags in found:
+            later[name] = [*later.get(name, ()), *flags]
+    return tuple(refusal for _, wrong, _ in found for refusal in wrong)
+
+
+def _comparisons(one: Candidate) -> tuple[Hashable, Hashable]:
+    """Under what is known how it compares at the call's own values, and with these in another order."""
+    return (one.name, one.build, False), (one.name, one.build, True)
+
+
+def _is_left(one: Candidate, permuted: bool, known: Mapping[Any, Any]) -> bool:
+    """Whether it is to be compared yet, ``permuted`` once it is known to be right at the call's own values."""
+    own, other = _comparisons(one)
+    if not permuted:
+        return own not in known
+    wrong, _ = known.get(own, (True, ()))
+    return not (wrong or one.judged or other in known)
 
 
 def _warm_up(plain: Candidate, trial: Trial, rules: Rules, looks: Looks) -> None:
@@ -283,14 +300,14 @@ def _writes_nothing(*args: Any) -> None:
 
 
 def _compared(
-    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, flagged: bool
+    plain: Candidate, others: Sequence[Candidate], trial: Trial, rules: Rules, flagged: bool, permuted: bool
 ) -> dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]]:
     """Why each of the first of these does not give plain's numbers, if so; where ``flagged``, flags say it later."""
     found: dict[Any, tuple[tuple[Refusal, ...], list[Tensor]]] = {}
     later: Later | None = {} if flagged else None
     end_s, most = time.perf_counter() + COMPARE_S, COMPARE_BYTES // max(1, trial.bytes_to_copy())
-    for one, wrong in checked_one_by_one([plain, *others], trial, rules, later):
-        found[one.name, one.build] = (wrong,) if wrong else (), (later or {}).get(one.name, [])
+    for one, wrong in checked_one_by_one([plain, *others], trial, rules, later, permuted):
+        found[_comparisons(one)[permuted]] = (wrong,) if wrong else (), (later or {}).get(one.name, [])
         if time.perf_counter() > end_s or len(found) >= most:
             break
     return found

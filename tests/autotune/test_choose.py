@@ -111,9 +111,28 @@ def test_of_what_is_checked_one_by_one_the_rest_is_not_run() -> None:
 
     others = (named("1", 1.0), named("2", 2.0), named("3", 1.0))
     judged = checked_one_by_one([named("plain", 1.0), *others], trial(X), rules(), None)
-    assert ran == ["plain"]
     assert [(one.name, wrong is None) for one, wrong in islice(judged, 2)] == [("1", True), ("2", False)]
     assert ran == ["plain", "1", "2"]
+
+
+def test_one_by_one_values_in_another_order_are_asked_for() -> None:
+    """A variant that is right where they rise, as they do at the call."""
+    candidates = [Candidate("plain", lambda a: a.sort().values), Candidate("as it is", lambda a: a.clone())]
+    for permuted, shown in ((False, "None"), (True, "with the call's values in another order")):
+        [(_, wrong)] = checked_one_by_one(candidates, trial(X), rules(permute=True), None, permuted)
+        assert shown in str(wrong)
+
+
+def test_one_by_one_plain_may_take_no_floats_in_another_order() -> None:
+    """Then no candidate need."""
+
+    def plain(x: Tensor) -> Tensor:
+        assert torch.equal(x, X)
+        return x * 2
+
+    candidates = [Candidate("plain", plain), Candidate("added", lambda x: x + x)]
+    [(_, wrong)] = checked_one_by_one(candidates, trial(X), rules(permute=True), None, True)
+    assert wrong is None
 
 
 def test_other_aliasing_is_a_refusal() -> None:

@@ -197,7 +197,7 @@ def test_configs_are_compared_with_plain_few_in_a_call(
         called(kernel, 60)
         launches.append(len(compared) - before_it)
     assert max(launches) == 1
-    assert compared[:2] == [f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]" for b in (64, 256)]
+    assert compared[:4] == 2 * [f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]" for b in (64, 256)]
     assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
 
 
@@ -230,15 +230,14 @@ def test_what_is_compared_in_several_looks_is_made_once(
 def test_plain_runs_once_for_all_that_are_compared_in_a_look(
     driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And once more with the call's values in another order; each other config runs twice on copies as well."""
+    """Each other config runs once on copies, too; in the next look all do with the values in another order."""
     monkeypatch.setattr(learning, "COMPARE_S", 100.0)
-    kernel = kernel_of(driver)
-    before, blocks = 0, list[int]()
-    while 64 not in blocks:
+    kernel, looks = kernel_of(driver), list[list[int]]()
+    while len(looks) < 2:
         before = len(driver.launches)
         called(kernel, 60)
-        blocks = blocks_of(driver, before)
-    assert blocks == [16, 16, 64, 64, 256, 256, blocks[-1]]
+        looks += [blocks[:-1]] if 64 in (blocks := blocks_of(driver, before)) else []
+    assert looks == [[16, 64, 256]] * 2
 
 
 class Said:
@@ -305,6 +304,27 @@ def test_one_that_is_wrong_is_left_out(driver: Recorder, here: BuiltHere, monkey
     called(kernel, 60, 400)
     assert 64 not in blocks_of(driver, 100)
     assert "it is wrong" in str(kernel.explain(X, Y, 60, 1)) or "hint" not in kernel.explain(X, Y, 60, 1).variant
+
+
+def test_what_is_wrong_in_another_order_is_left_out(
+    driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is seen a look later; what is wrong at the call's own values is not run at others."""
+    before: Callable[..., Any] = learning.checked_one_by_one
+    seen: list[tuple[int, bool]] = []
+    bad = {(256, False), (64, True)}
+
+    def judged(*given: Any) -> Any:
+        for one, _ in before(*given):
+            block, permuted = one.config.kwargs["B"], given[-1]
+            seen.append((block, permuted))
+            yield one, Refusal(one.name, (f"wrong {permuted}",)) if (block, permuted) in bad else None
+
+    monkeypatch.setattr(learning, "checked_one_by_one", judged)
+    kernel = kernel_of(driver)
+    called(kernel, 60, 400)
+    assert seen == [(64, False), (256, False), (64, True)]
+    assert set(blocks_of(driver, 100)) == {16}
 
 
 def test_other_sizes_begin_with_what_was_found(driver: Recorder, here: BuiltHere, compiled_here: list[int]) -> None:
