@@ -494,6 +494,24 @@ MUTATIONS = (
     ),
     Mutation("choices/learning.py", " or len(found) >= most", "", (LAUNCHES,)),
     Mutation("choices/learning.py", "(False, True) if rules.permute else (False,)", "(False,)", (LAUNCHES,)),
+    Mutation(
+        "online/repeats.py",
+        "min((self.counts_as - 1) * took_s, self._passed_s)",
+        "(self.counts_as - 1) * took_s",
+        (NUMBERS,),
+    ),
+    Mutation(
+        "dispatch/shared_turns.py",
+        "min(first_ns * self.core.new_sizes.counts_as, since_ns)",
+        "first_ns * self.core.new_sizes.counts_as",
+        ("tests/dispatch/test_shared_turns.py",),
+    ),
+    Mutation(
+        "dispatch/background.py",
+        "self.in_all_s(took_s), float",
+        "self.in_all_s(took_s), self.in_all_s",
+        ("tests/dispatch/test_background.py",),
+    ),
     Mutation("choices/learning.py", "not (wrong or one.judged", "not (one.judged", (LAUNCHES,)),
     Mutation(
         "online/contest.py",

@@ -70,8 +70,8 @@ class Waiting:
     now: Entry | None = None
     """The entry that it runs, where that is more than plain."""
     spent_s: float = 0.0
-    counts_as: int = 1
-    """As how many calls of its class the next one counts."""
+    in_all_s: Callable[[float], float] = float
+    """What the next call counts as of its class, by what it takes: others may have passed before it."""
     next_s: float = math.inf
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
@@ -101,7 +101,7 @@ class Waiting:
             return run(*args, **kwargs)
         finally:
             self.spent_s += (took_s := self.clock_s() - began_s)
-            account.spent_s, self.counts_as = account.spent_s + took_s * self.counts_as, 1
+            account.spent_s, self.in_all_s = account.spent_s + self.in_all_s(took_s), float
 
     def _run_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked if that is due."""

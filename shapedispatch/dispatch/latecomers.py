@@ -63,5 +63,5 @@ class Latecomers:
             return None
         account.spent_s, account.noted_s = account.spent_s + spent_s, account.noted_s + spent_s
         core.new_sizes.entered(time.perf_counter() - began_s, float)
-        waiting.counts_as = core.new_sizes.counts_as
+        waiting.in_all_s = core.new_sizes.in_all_s
         return entry

@@ -50,7 +50,7 @@ def entered(core: DispatcherParts, key: Key, entry: Entry, began_s: float) -> No
     kin = functools.partial(_as_kin, core, key, entry) if core.backend.searches else None
     core.new_sizes.entered(time.perf_counter() - began_s, functools.partial(_saves, entry), kin=kin)
     if isinstance(learner, Waiting):
-        learner.counts_as = core.new_sizes.counts_as
+        learner.in_all_s = core.new_sizes.in_all_s
 
 
 def _as_kin(core: DispatcherParts, key: Key, entry: Entry) -> tuple[Hashable, Callable[..., Any] | None]:

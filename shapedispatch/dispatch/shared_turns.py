@@ -87,6 +87,8 @@ class SharedTurns:
     """How often it was not polled since the last time."""
     _passes: int = 0
     """How often it is not, after a time that found nothing to begin: twice as often each time."""
+    _polled_ns: int = 0
+    """When it was polled last."""
     _least_us: float = 0.0
     """The least that a sample has taken."""
     _least_in: dict[Pool, float] = field(default_factory=dict)
@@ -199,7 +201,8 @@ class SharedTurns:
             self._take_in(self.turns.collect())
             self._passed = 0
             first_ns, self.turns.first_ns = self.turns.first_ns, 0
-            self.family.ran(first_ns / 1e3 * self.core.new_sizes.counts_as)
+            since_ns, self._polled_ns = began_ns - self._polled_ns, began_ns
+            self.family.ran(min(first_ns * self.core.new_sizes.counts_as, since_ns) / 1e3)
             if self.turns.waiting:
                 self.core.turns.hurry(1)  # it is soon that they are over
             else:

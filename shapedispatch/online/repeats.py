@@ -27,7 +27,7 @@ ENTERING = 0.0025
 cold, which takes several times as long."""
 PASS_S = 10e-6
 """What it takes to run for a call what its kin run, without entering it."""
-MOST_PASSED = 256
+MOST_PASSED = 1024
 """Calls of new sizes that pass before the next is entered, at most: what is best for such calls is found at those."""
 MOST_SIGHTS, MOST_FAMILIES = 4096, 64
 """Of so many that have passed it is known when they come again; and so many families of a kernel's calls may pass."""
@@ -106,6 +106,8 @@ class NewSizes:
         self._table, self._clock_s = table, clock_s
         self.counts_as: int = 1
         """As how many calls the one counts that was entered last: those that have passed before it, too."""
+        self._passed_s = 0.0
+        """In how much time these have, at most."""
         self.left: int = 0
         """How many calls of a kernel pass yet, which C does not see to."""
         self._kin: dict[Hashable, Callable[..., Any]] = {}
@@ -161,18 +163,25 @@ class NewSizes:
         self._table.count("misses", SIZES_HARDLY_REPEAT)
         return run
 
+    def in_all_s(self, took_s: float) -> float:
+        """What the one has taken that was entered last, with those that have passed before it.
+
+        They are taken to be like it; not where it was held up, so that there was no such time.
+        """
+        return took_s + min((self.counts_as - 1) * took_s, self._passed_s)
+
     def _each_s(self, took_s: float) -> float:
         """How long it had been since the last, by calls; now and then it is seen whether such come again."""
         now_s, (hits, gone) = self._clock_s(), self._table.so_far()
         gone += self._passed
         self.counts_as = 1 + gone - self._gone
-        each_s, self._last_s, self._gone = (now_s - took_s - self._last_s) / self.counts_as, now_s, gone
+        self._passed_s, self._last_s, self._gone = now_s - took_s - self._last_s, now_s, gone
         self._entered += 1
         if self._entered % LOOKED_THROUGH == 0:
             calls = LOOKED_THROUGH + gone - self._gone_before
             self._seldom = SELDOM * (hits - self._hits) < calls
             self._hits, self._gone_before = hits, gone
-        return each_s
+        return self._passed_s / self.counts_as
 
 
 def _kind_of(key: Key) -> Key | None:

@@ -349,6 +349,18 @@ def test_an_account_counts_what_was_built() -> None:
     assert account.news == 2
 
 
+def test_a_call_stands_for_those_before_it_once(here: BuiltHere) -> None:
+    """Which C has run plain: the next call of the key is one like others."""
+    f = shapedispatch(doubled, store=False)
+    one = waiting(f, X)
+    one.clock_s, one.in_all_s = itertools.count().__next__, lambda took_s: 8 * took_s
+    spent_s = one.account.spent_s
+    f(X)
+    assert one.account.spent_s - spent_s == 8
+    f(X)
+    assert one.account.spent_s - spent_s == 9
+
+
 # -- what is looked at
 
 

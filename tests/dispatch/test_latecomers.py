@@ -413,7 +413,7 @@ def test_time_at_sizes_that_passed_earns_builds(asked: list[Any], monkeypatch: p
     monkeypatch.setattr("shapedispatch.online.repeats.ENTERING", 0.0)
     f = waits(dispatched())
     (account,) = f.core.table.facts.accounts._known.values()
-    count = 1100
+    count = 2100
     while not f.core.fast_path.to_spare:
         f(rows(count := count + 1))
     passed = f.core.fast_path.to_spare
@@ -424,7 +424,8 @@ def test_time_at_sizes_that_passed_earns_builds(asked: list[Any], monkeypatch: p
     spent_s = account.spent_s
     f(rows(count := count + 1))
     (entry,) = asked
-    assert account.spent_s - spent_s == pytest.approx((1 + passed) * entry.run.spent_s)
+    assert account.spent_s - spent_s == pytest.approx(f.core.new_sizes.in_all_s(entry.run.spent_s))
+    assert account.spent_s - spent_s > 2 * entry.run.spent_s
     spent_s, once_s = account.spent_s, entry.run.spent_s
     f(rows(count))
     assert account.spent_s - spent_s == pytest.approx(entry.run.spent_s - once_s)

@@ -514,11 +514,27 @@ def test_what_first_calls_take_is_spent_on_finding_out(events: CEvents) -> None:
     program.shared.turns.begin(())
     assert entry.run is not None
     entry.run(100)
+    events.now_us += 200
     program.shared.core.new_sizes.counts_as = 3
     spent_us = program.family.spent_us
     program.shared._passes = 0
     program.shared.poll()
     assert program.family.spent_us - spent_us >= 300
+
+
+def test_what_first_calls_take_is_no_more_than_there_was_time(events: CEvents) -> None:
+    """One of them may have been held up, and those not that it counts as."""
+    program = Program(events)
+    program.shared.poll()
+    entry = program.key(100)
+    program.shared.turns.begin(())
+    assert entry.run is not None
+    entry.run(100)
+    events.now_us += 50
+    program.shared.core.new_sizes.counts_as = 3
+    spent_us, program.shared._passes = program.family.spent_us, 0
+    program.shared.poll()
+    assert program.family.spent_us - spent_us == 150
 
 
 @pytest.mark.parametrize(("left", "patience", "awaited"), [(2, 0, True), (0, 0, False), (2, 5, False)])

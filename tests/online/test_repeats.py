@@ -259,15 +259,27 @@ def test_one_that_is_entered_counts_for_those_that_have_passed() -> None:
     entering = Entering(1e-3)
     entering.enters(1e-4, 0.0, passed=7)
     assert entering.sizes.counts_as == 8
+    assert entering.sizes.in_all_s(0.5e-3) == 8 * 0.5e-3
+
+
+def test_what_held_up_one_call_did_not_hold_up_those_before_it() -> None:
+    """They were over before, in 8 ms: a second for Python's collector is none that a build would save."""
+    entering = Entering(1e-3)
+    entering.enters(1e-4, 0.0, passed=7)
+    assert entering.sizes.in_all_s(1.0) == pytest.approx(1.008)
+
+
+PAY_FOR_ONE = 399
+"""So many calls pay for one that is entered, where that takes as long as one of them."""
 
 
 @pytest.mark.parametrize(
     ("saves", "has_kin", "told"),
     [
-        (0.0, True, [(MOST_PASSED, True, False)]),
-        (0.5 * PASS_S / 1e-4, True, [(MOST_PASSED, True, False)]),
-        (2.0 * PASS_S / 1e-4, True, [(MOST_PASSED, True, True)]),
-        (0.9, False, [(MOST_PASSED, True, False)]),
+        (0.0, True, [(PAY_FOR_ONE, True, False)]),
+        (0.5 * PASS_S / 1e-4, True, [(PAY_FOR_ONE, True, False)]),
+        (2.0 * PASS_S / 1e-4, True, [(PAY_FOR_ONE, True, True)]),
+        (0.9, False, [(PAY_FOR_ONE, True, False)]),
         (1.1, False, []),
     ],
 )
