@@ -2,9 +2,9 @@
 
 Where double precision says what is right (`inaccuracy`), a candidate may err by `FACTOR` times the largest of: what
 plain errs by at that place, what plain errs by at 99 of 100 places of such a magnitude, and `ULPS` units in the last
-place. Of a few places beyond that, the worst that plain does at such a magnitude counts; or they are excused, where
-plain itself moves as far when all that it computes is moved by its rounding: a sum that cancels, a comparison that is
-nearly a tie. Else (`difference`) two results may differ by what is usual for their dtype.
+place. Of a few places beyond that, the worst that plain does at such a magnitude counts, or at larger ones for a tail;
+or they are excused, where plain itself moves as far when all that it computes is moved by its rounding: a sum that
+cancels, a near tie. Else (`difference`) two results may differ by what is usual for their dtype.
 """
 
 from __future__ import annotations
@@ -281,6 +281,7 @@ _NO_SIZE, _SIZES = 1076, 2104
 """Magnitudes are counted from a double's smallest one; of so many there are, with some room at both ends."""
 _LANES = 64
 """A maximum is taken in so many parts, since a GPU takes those of one place one after the other."""
+_ENOUGH = 16  # places of a magnitude: what plain errs by at fewer may be luck
 
 
 def inaccuracy(
@@ -370,11 +371,18 @@ def _quantiles(values: Tensor, sizes: Tensor, share: float) -> Tensor:
 
 
 def _worst(own: Tensor, sizes: Tensor) -> Tensor:
-    """Of each magnitude the most that plain errs by at any place about as large: of all, since few are that far."""
-    lanes = torch.arange(own.numel(), device=own.device) % _LANES
+    """Of each magnitude the most that plain errs by at any place about as large: of all, since few are that far.
+
+    Or, where few are as large, by as large a share as it does at the next larger magnitude of which there are more.
+    """
+    lanes, finite = torch.arange(own.numel(), device=own.device) % _LANES, own.isfinite()
     most = own.new_zeros(_SIZES * _LANES)
-    most = most.scatter_reduce(0, sizes * _LANES + lanes, torch.where(own.isfinite(), own, 0.0), "amax")
-    return torch.nn.functional.max_pool1d(most.view(1, _SIZES, _LANES).amax(2), 3, 1, 1).view(-1)
+    most = most.scatter_reduce(0, sizes * _LANES + lanes, torch.where(finite, own, 0.0), "amax")
+    most, places = most.view(1, _SIZES, _LANES).amax(2), torch.arange(_SIZES, device=own.device)
+    enough = torch.zeros_like(most[0]).scatter_add(0, sizes, finite.to(most.dtype)) >= _ENOUGH
+    larger = torch.where(enough, places, _SIZES - 1).flip(0).cummin(0).values.flip(0)  # the last is no number's
+    as_large = torch.ldexp(most[0, larger], (places - larger).to(most.dtype))
+    return torch.maximum(torch.nn.functional.max_pool1d(most, 3, 1, 1).view(-1), as_large)
 
 
 def _excused(plain: Tensor, actual: Tensor, moved: Sequence[Tensor]) -> Tensor:

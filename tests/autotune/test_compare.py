@@ -409,6 +409,28 @@ def test_plains_worst_is_that_of_all_places() -> None:
     assert judged(plain, apart, right) is not None
 
 
+def test_at_the_end_of_a_tail_it_may_err_by_as_much_as_at_larger_values() -> None:
+    """What plain errs by at a few places is luck; not so at many, nor at values larger than others."""
+    rough = PLAIN * (1 + 1e-4 * torch.linspace(-1, 1, 1000))
+    cases = (
+        (1, 2**-40, 4e-4, True), (15, 2**-40, 4e-4, True), (1, 2**-40, 4e-3, False), (20, 2**-40, 4e-4, False),
+        (1, 2**12, 4e-4, False),
+    )  # fmt: skip
+    for few, size, off, is_right in cases:
+        tail = RIGHT[:few] * size
+        right, plain = torch.cat([RIGHT, tail]), torch.cat([rough, tail.float()])
+        actual = plain.clone()
+        actual[-1] *= 1 + off
+        assert (judged(plain, actual, right) is None) == is_right
+
+
+@pytest.mark.parametrize("size", [2.0**-140, 1e-300])
+def test_a_tail_may_be_as_long_as_the_dtype_allows(size: float) -> None:
+    """Shares of the smallest numbers are none."""
+    right = torch.cat([RIGHT, torch.tensor([size], dtype=torch.float64)])
+    assert judged(right.float(), right.float(), right) is None
+
+
 def test_no_number_is_never_excused() -> None:
     """Nor a number where plain has none."""
     some = PLAIN.clone()
