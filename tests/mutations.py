@@ -446,7 +446,7 @@ MUTATIONS = (
         (LAUNCHES,),
     ),
     Mutation(CONFIGS, "RequestResult(order.failed) if", "RequestResult(order.failed, False) if", (LAUNCHES,)),
-    Mutation(CONFIGS, "            if time.perf_counter() > end_s:\n                break\n", "", (LAUNCHES,)),
+    Mutation(CONFIGS, "        if time.perf_counter() > end_s:\n            break\n", "", (LAUNCHES,)),
     Mutation(CONFIGS, "        if known not in requests:\n", "        if True:\n", (LAUNCHES,)),
     Mutation("dispatch/miss.py", "if begun is not None and begun.holds(ctx) else None", "and None", (LAUNCHES,)),
     Mutation("dispatch/miss.py", "all(ctx.core.table.build(one) is not None for one in builds)", "True", (LAUNCHES,)),
@@ -511,6 +511,23 @@ MUTATIONS = (
         "self.in_all_s(took_s), float",
         "self.in_all_s(took_s), self.in_all_s",
         ("tests/dispatch/test_background.py",),
+    ),
+    Mutation(CONFIGS, "or self._is_asked_later(wanted)", "", (LAUNCHES,)),
+    Mutation(
+        DIFFERENCE,
+        "as_large = torch.ldexp(most[0, larger], (places - larger).to(most.dtype))",
+        "as_large = most[0, larger]",
+        (OF_DIFFERENCE,),
+    ),
+    Mutation(
+        DIFFERENCE,
+        "places, _SIZES - 1).flip(0).cummin(0).values.flip(0)",
+        "places, 0).cummax(0).values",
+        (OF_DIFFERENCE,),
+    ),
+    Mutation(DIFFERENCE, ">= _ENOUGH", ">= 2 * _ENOUGH", (OF_DIFFERENCE,)),
+    Mutation(
+        DIFFERENCE, "most, 3, 1, 1).view(-1), as_large)", "most, 3, 1, 1).view(-1), 0 * as_large)", (OF_DIFFERENCE,)
     ),
     Mutation("choices/learning.py", "not (wrong or one.judged", "not (one.judged", (LAUNCHES,)),
     Mutation(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import pickle
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..background.account import Later
 from ..background.orders import Order
@@ -24,7 +24,12 @@ __all__ = ["NotNow", "RemoteConfigs"]
 UNEARNED = "not enough time was spent in such calls to have it compiled"
 NEXT = "what was compiled is loaded in the next calls"
 LOAD_S = 0.0015
-"""How long a look goes on loading what was compiled: one takes about as long."""
+"""How long a look goes on loading what was compiled: one takes about as long. So long it goes on asking, too."""
+ASKED_AT_ONCE = 4
+"""Of so many configs Triton is asked at once what it would compile; of more in looks of their own, at 0.3 ms each."""
+
+
+_T = TypeVar("_T")
 
 
 class NotNow(NamedTuple):
@@ -53,7 +58,7 @@ class RemoteConfigs:
 
     def not_now(self, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, NotNow]:
         """Of configs, by name, with their arguments and options: those that are not to be had now."""
-        if self.later.has_worked():
+        if self.later.has_worked() or self._is_asked_later(wanted):
             return self._left_for_next(wanted)
         found: dict[str, NotNow] = {}
         unloaded: dict[str, tuple[Mapping[str, Any], CompileRequest]] = {}
@@ -90,6 +95,21 @@ class RemoteConfigs:
         """Under what is known why what cannot be sent is compiled here by now."""
         return ("here", self.of_class, frozenset(self.static))
 
+    def _is_asked_later(self, wanted: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether Triton is yet to be asked of some of these, or this look was for that."""
+        requests, static = self.later.steps.requests, frozenset(self.static)
+        unknown = {name: arguments for name, arguments in wanted.items() if (name, static) not in requests}
+        if not self.later.in_steps or len(unknown) <= ASKED_AT_ONCE:
+            return False
+        self.later.once("asked", functools.partial(self._some_asked, unknown))
+        return True
+
+    def _some_asked(self, unknown: dict[str, Mapping[str, Any]]) -> bool | None:
+        """Ask of the first of these, which leave ``unknown``; True once all are asked."""
+        for name, arguments in _first_of(unknown):
+            self._requested(name, arguments)
+        return None if unknown else True
+
     def _requested(self, name: str, arguments: Mapping[str, Any]) -> CompileRequest | Untransportable | None:
         """What would be compiled; None where nothing would be, or where Triton will say itself why it cannot be."""
         known, requests = (name, frozenset(self.static)), self.later.steps.requests
@@ -120,13 +140,9 @@ class RemoteConfigs:
 
     def _some_loaded(self, unloaded: dict[str, tuple[Mapping[str, Any], CompileRequest]]) -> bool | None:
         """Load the first of what is in Triton's cache, which leave ``unloaded``; True once all is loaded."""
-        end_s = time.perf_counter() + LOAD_S
-        for name, (arguments, request) in list(unloaded.items()):
+        for name, (arguments, request) in _first_of(unloaded):
             self._load(arguments, request)
-            del unloaded[name]
             self.later.steps.requests[name, frozenset(self.static)] = None
-            if time.perf_counter() > end_s:
-                break
         return None if unloaded else True
 
     def _load(self, arguments: Mapping[str, Any], request: CompileRequest) -> None:
@@ -163,6 +179,17 @@ class RemoteConfigs:
             assert request is not None  # it has a job
             self.memory.facts.ordered[request.cached_as] = order
         return {order.variant: NotNow(self.later.waits_for(order), True) for order in orders}
+
+
+def _first_of(left: dict[str, _T]) -> Iterator[tuple[str, _T]]:
+    """Those that a look goes on with, each of which leaves ``left`` once it is seen to."""
+    end_s = time.perf_counter() + LOAD_S
+    while left:
+        name, one = next(iter(left.items()))
+        yield name, one
+        del left[name]
+        if time.perf_counter() > end_s:
+            break
 
 
 def _cache_folder() -> str:

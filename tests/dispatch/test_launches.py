@@ -174,6 +174,26 @@ def test_triton_is_asked_once_at_a_key_what_it_would_compile(
     assert sorted(asked) == [64, 64, 256]
 
 
+@pytest.mark.parametrize(("at_once", "most"), [(0, 1), (4, 2)])
+def test_triton_is_asked_of_few_configs_in_a_call(
+    at_once: int, most: int, driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are many; nothing is ordered before all are asked of."""
+    asks: Callable[..., Any] = remote_configs.requested
+    asked: list[int] = []
+    monkeypatch.setattr(remote_configs, "requested", lambda *given: asked.append(given[1]["B"]) or asks(*given))
+    monkeypatch.setattr(remote_configs, "LOAD_S", 0.0)
+    monkeypatch.setattr(remote_configs, "ASKED_AT_ONCE", at_once)
+    kernel, in_each = kernel_of(driver), list[int]()
+    while not here.tasks:
+        before = len(asked)
+        called(kernel, 60)
+        in_each.append(len(asked) - before)
+    assert (sorted(asked), max(in_each)) == ([64, 256], most)
+    called(kernel, 60, 400)
+    assert kernel.explain(X, Y, 60, 1).config.kwargs["B"] == 64
+
+
 @pytest.mark.parametrize("most", [("COMPARE_S", 0.0), ("COMPARE_BYTES", 1)])
 def test_configs_are_compared_with_plain_few_in_a_call(
     most: tuple[str, float], driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
