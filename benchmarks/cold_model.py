@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import random
 import statistics
@@ -28,15 +27,14 @@ from typing import Any
 import torch
 from common import CONSOLE, banner, options, print_table, verdict, write
 from programs import EAGER, FULL, ON_CPU, PLACES, SMALL, Call, Own, Size, ways
+from said import COLUMNS, TRACED, Said, by_cause, by_time, cause
 
 FORWARDS = 500
 MOST_S, SMALL_MOST_S = 150.0, 8.0
 BESIDE, NEAR_BAR_S = 1.05, 120.0
 LATER_BAR_MS = 5.0
 LONGEST, LONG_MS, TRACE_MS = 40, 50.0, 1000.0
-NOTED_MS, TRACED = 5.0, "a trace or an order"
-CAUSES = {"traced": TRACED, "ordered": TRACED, "loaded": "a load", "checked": "a look at numbers", "looked": "a look"}
-"""What a long call was for, by the first of these words that was said of how long it was looked at."""
+NOTED_MS = 5.0
 WINDOW = 9  # forwards of one shape, whose median is compared with that shape's final one
 OURS, BEHIND, COMPILED = (
     f"shapedispatch, {PLACES}",
@@ -109,23 +107,13 @@ def one(name: str, device: str, size: Size, most_s: float) -> dict[str, Any]:
     return {"forwards": sum(map(len, times.values())), "first_s": first_s, **summed(times), "calls": calls_made}
 
 
-class CallClock(logging.Handler):
+class CallClock:
     """What each call of a place takes on the host, and of the longest ones what the dispatcher says in them."""
 
     def __init__(self, name: str) -> None:
-        super().__init__()
         self.took, self.started = array("d"), time.perf_counter()
         self.noted: list[dict[str, Any]] = []
-        self.said: list[str] = []
-        if name in (OURS, BEHIND):
-            log = logging.getLogger("shapedispatch")
-            log.setLevel(logging.DEBUG)
-            log.addHandler(self)
-            log.propagate = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One more line about the call that runs."""
-        self.said.append(record.getMessage())
+        self.said: Said | None = Said(alone=True) if name in (OURS, BEHIND) else None
 
     def around(self, target: Callable[..., Any]) -> Callable[..., Any]:
         """The same, timed; wherever contenders differ, this is the same for all."""
@@ -135,37 +123,27 @@ class CallClock(logging.Handler):
             answer = target(*args)
             took = time.perf_counter() - began
             self.took.append(took)
-            if took > NOTED_MS / 1e3 or self.said:
-                self.note(target.__qualname__, took)
+            said = self.said.taken() if self.said is not None else []
+            if took > NOTED_MS / 1e3:
+                self.note(target.__qualname__, took, said)
             return answer
 
         return clocked
 
-    def note(self, place: str, took: float) -> None:
-        """A call that took long, or in which something was said."""
-        said, self.said = self.said, []
-        if took > NOTED_MS / 1e3:
-            at_s = time.perf_counter() - self.started
-            self.noted.append({"ms": 1e3 * took, "place": place, "at_s": at_s, "cause": cause(said), "said": said})
+    def note(self, place: str, took: float, said: list[str]) -> None:
+        """A call that took long, and what was said in it."""
+        at_s = time.perf_counter() - self.started
+        self.noted.append({"ms": 1e3 * took, "place": place, "at_s": at_s, "cause": cause(said), "said": said})
 
     def summed(self) -> dict[str, Any]:
         """Of all calls: how they are spread, what the long ones were for, the longest."""
         each = sorted(self.took)
-        causes: dict[str, list[float]] = {}
-        for one in self.noted:
-            causes.setdefault(one["cause"], []).append(one["ms"])
         return {
             "count": len(each), "p50_ms": 1e3 * each[len(each) // 2], "p999_ms": 1e3 * each[-1 - len(each) // 1000],
             "worst_ms": 1e3 * each[-1], "noted_from_ms": NOTED_MS,
-            "by_cause": {why: {"calls": len(ms), "sum_ms": sum(ms), "worst_ms": max(ms)} for why, ms in causes.items()},
+            "by_cause": by_cause((one["cause"], one["ms"]) for one in self.noted),
             "longest": sorted(self.noted, key=lambda one: -one["ms"])[:LONGEST],
         }  # fmt: skip
-
-
-def cause(said: Sequence[str]) -> str:
-    """What a call was for, by what was said in it."""
-    looks = [line for line in said if " looked at for " in line]
-    return next((why for word, why in CAUSES.items() if any(f" {word} " in line for line in looks)), "nothing was said")
 
 
 def timed(forward: Callable[[], Any], device: str, started: float) -> tuple[float, float]:
@@ -229,11 +207,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
 
 def show_calls(ours: Mapping[str, Any], eager: Mapping[str, Any]) -> None:
     """What the long calls were for, and the bars of calls."""
-    rows = [
-        (why, str(one["calls"]), f"{one['sum_ms']:.0f}", f"{one['worst_ms']:.0f}")
-        for why, one in sorted(ours["by_cause"].items(), key=lambda pair: -pair[1]["sum_ms"])
-    ]
-    print_table(f"calls of more than {NOTED_MS:g} ms", ("for", "calls", "sum, ms", "worst, ms"), rows)
+    print_table(f"calls of more than {NOTED_MS:g} ms", COLUMNS, by_time(ours["by_cause"]))
     more = ours["p999_ms"] - eager["p999_ms"]
     CONSOLE.print(f"the longest of a thousand calls, ms over eager's: {verdict(more, LATER_BAR_MS)}")
     worst = {why: one["worst_ms"] - eager["worst_ms"] for why, one in ours["by_cause"].items()}

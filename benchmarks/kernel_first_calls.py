@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import logging
 import os
 import random
 import statistics
@@ -33,6 +32,7 @@ import torch
 import triton
 from common import CONSOLE, banner, options, print_table, verdict, write
 from kernels import KernelWorkload, load_all
+from said import COLUMNS, Said, by_cause, by_time, cause
 
 SWEPT = ("softmax", "layer_norm", "matmul")
 ALONE, AS_WRITTEN = "the first config alone", "triton.autotune"
@@ -41,7 +41,7 @@ CONTENDERS = (ALONE, AS_WRITTEN, OURS, BEHIND)
 SECONDS, SMALL_SECONDS = 40.0, 5.0
 AFTER_S, ALONE_S = 10.0, 2.0
 BESIDE, BAR_MS, FIRST_BAR_MS, P999_BAR_MS = 1.05, 50.0, 1000.0, 5.0
-WINDOW, LONGEST, LOOKS = 9, 20, 100
+WINDOW, LONGEST, LONG_MS = 9, 20, 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,20 +88,17 @@ def one(name: str, seconds: float, small: bool) -> dict[str, Any]:
     swept = [workloads[each] for each in (SWEPT[:1] if small else SWEPT)]
     made = {AS_WRITTEN: lambda w: w.kernels, ALONE: first_alone}.get(name, lambda w: w.dispatched(shapedispatch))
     kernels = {w.name: made(w) for w in swept}
-    looks: list[tuple[float, str]] = []
-    if name == BEHIND:
-        note_looks(looks)
+    said = Said() if name in (OURS, BEHIND) else None
     calls = [(w, sizes, w.inputs(sizes, device="cuda")) for w in swept for sizes in (w.sweep[:2] if small else w.sweep)]
     torch.cuda.synchronize()
     seconds, after_s = (0.0, ALONE_S) if name == ALONE else (seconds, AFTER_S)
-    times = timed(kernels, calls, seconds, after_s)
+    times = timed(kernels, calls, seconds, after_s, said)
     for workload, _, args in calls:
         workload.check(kernels[workload.name], args)
     found = summary(times)
     if name in (OURS, BEHIND):
         dispatchers = [kernel for own in kernels.values() for kernel in own.values()]
         found["chosen"] = [str(choice).splitlines()[0] for kernel in dispatchers for choice in kernel.choices()]
-        found["looks"] = looks[:LOOKS]
     return found
 
 
@@ -112,24 +109,16 @@ def first_alone(workload: KernelWorkload) -> dict[str, Any]:
     }
 
 
-def note_looks(looks: list[tuple[float, str]]) -> None:
-    """What the log says of calls that were looked at closer."""
-
-    class Noted(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            looks.append((time.perf_counter(), record.getMessage()))
-
-    log = logging.getLogger("shapedispatch")
-    log.setLevel(logging.DEBUG)
-    log.addHandler(Noted())
-
-
 class Call(NamedTuple):
-    """The seconds that a call took, waited for; when it ended; and in how many of them Python looked for cycles."""
+    """The seconds that a call took, waited for; when it ended; and in how many of them Python looked for cycles.
+
+    Of a long one, what the dispatcher says that it was for.
+    """
 
     took_s: float
     ended_s: float
     cycles_s: float
+    why: str
 
 
 class Cycles:
@@ -147,7 +136,11 @@ class Cycles:
 
 
 def timed(
-    kernels: Mapping[str, Any], calls: Sequence[tuple[KernelWorkload, Any, Any]], seconds: float, after_s: float
+    kernels: Mapping[str, Any],
+    calls: Sequence[tuple[KernelWorkload, Any, Any]],
+    seconds: float,
+    after_s: float,
+    said: Said | None,
 ) -> dict[str, list[Call]]:
     """The calls of each workload at each of its sizes."""
     cycles = Cycles()
@@ -168,7 +161,9 @@ def timed(
         now_s = time.perf_counter()
         ended_s = now_s - began_s
         called = f"{workload.name} {', '.join(f'{dim}={size}' for dim, size in sizes.items())}"
-        times.setdefault(called, []).append(Call(now_s - start_s, ended_s, cycles.s - before_s))
+        lines = [] if said is None else said.taken()
+        why = cause(lines) if now_s - start_s > LONG_MS / 1e3 else ""
+        times.setdefault(called, []).append(Call(now_s - start_s, ended_s, cycles.s - before_s, why))
     return times
 
 
@@ -189,9 +184,10 @@ def summary(times: Mapping[str, Sequence[Call]]) -> dict[str, Any]:
         "calls": len(numbered),
         "first_s": sum(one.took_s for one, _, _ in first),
         "longest_ms": {
-            kind: [(1e3 * one.took_s, call, number, 1e3 * one.cycles_s) for one, call, number in found]
+            kind: [(1e3 * one.took_s, call, number, 1e3 * one.cycles_s, one.why) for one, call, number in found]
             for kind, found in longest.items()
         },
+        "long": by_cause((one.why, 1e3 * one.took_s) for one, _, _ in later if one.why),
         "longest_own_ms": 1e3 * max(one.took_s - one.cycles_s for one, _, _ in later),
         "p999_ms": 1e3 * sorted((one.took_s for one, _, _ in later), reverse=True)[len(later) // 1000],
         "final_us": final_us,
@@ -211,8 +207,9 @@ def show(found: Mapping[str, Mapping[str, Any]]) -> None:
         texts = [f"{value:.1f}" for value in (one["first_s"], *longest, one["p999_ms"], max(one["near_s"].values()))]
         rows.append((name, str(one["calls"]), *texts, f"{statistics.geometric_mean(ratios):.3f}"))
     print_table("kernels from cold", columns, rows)
+    print_table(f"later calls in the background of more than {LONG_MS:g} ms", COLUMNS, by_time(found[BEHIND]["long"]))
     for kind, longest in found[BEHIND]["longest_ms"].items():
-        texts = [f"{ms:.0f} ({call}, {number}; {cycles:.0f} for cycles)" for ms, call, number, cycles in longest[:8]]
+        texts = [f"{ms:.0f} ({call}, {number}; {cycles:.0f} for cycles)" for ms, call, number, cycles, _ in longest[:8]]
         CONSOLE.print(f"longest in the background, {kind}, ms: {'; '.join(texts)}", highlight=False)
     first = (found[BEHIND]["longest_ms"]["first"][0][0], found[ALONE]["longest_ms"]["first"][0][0])
     CONSOLE.print(f"the longest first call, ms over the first config's: {verdict(first[0] - first[1], FIRST_BAR_MS)}")

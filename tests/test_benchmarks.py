@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import logging
 import os
 import random
 import re
@@ -676,3 +677,43 @@ def test_sizes_that_never_come_again_are_called_once(
     (one,) = json.loads(written.read_text())["programs"].values()
     assert {len(us) for us in one["us"].values()} == {rounds}
     assert 0.1 < one["over_plain"] < 10
+
+
+def test_a_long_call_is_for_what_was_said_of_its_look(script: Load) -> None:
+    """By what took the longest of what may be said; elsewhere nothing was."""
+    said = script("said")
+    look = "f: a call was looked at for 6.3 ms"
+    told = {
+        "a trace or an order": ["f: something else", f"{look}, loaded for 1.0 ms, ordered for 2.9 ms"],
+        "a load": [f"{look}, warmed up for 5.0 ms"],
+        "a look at numbers": [f"{look}, compared for 5.0 ms"],
+        "a look": [look],
+        "nothing was said": ["f: it was loaded for somebody"],
+    }
+    assert {why: said.cause(lines) for why, lines in told.items()} == {why: why for why in told}
+    found = said.by_cause([("a look", 6.0), ("a load", 30.0), ("a look", 8.0)])
+    assert found["a look"] == {"calls": 2, "sum_ms": 14.0, "worst_ms": 8.0}
+    assert said.by_time(found) == [("a load", "1", "30", "30"), ("a look", "2", "14", "8")]
+
+
+def test_what_is_said_is_taken_once(script: Load) -> None:
+    """It is about the call that ran last."""
+    said = script("said").Said()
+    log = logging.getLogger("shapedispatch")
+    try:
+        log.debug("f: a call was looked at for %.1f ms", 2.0)
+        assert said.taken() == ["f: a call was looked at for 2.0 ms"]
+        assert said.taken() == []
+    finally:
+        log.removeHandler(said)
+        log.setLevel(logging.NOTSET)
+
+
+def test_later_calls_of_a_kernel_are_told_by_what_was_said(script: Load) -> None:
+    """Not first calls, which compile."""
+    first_calls = script("kernel_first_calls")
+    calls = [first_calls.Call(0.4, 0.4, 0.0, "a look"), first_calls.Call(0.006, 0.5, 0.0, "a load")]
+    calls += [first_calls.Call(0.001, 0.6, 0.0, "")] * 20
+    found = first_calls.summary({"softmax": calls})
+    assert found["long"] == {"a load": {"calls": 1, "sum_ms": 6.0, "worst_ms": 6.0}}
+    assert found["longest_ms"]["later"][0] == (6.0, "softmax", 1, 0.0, "a load")
