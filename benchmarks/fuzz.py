@@ -8,9 +8,9 @@ path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false t
 
 Most calls are of functions under builds that know nothing but the key (`tests/fuzzing.py`); of a hundred one is of a
 module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`).
-With `--background` all are of functions and modules for which other processes build meanwhile, and how many builds they
-have made is told; with `--graphs` all are run by CUDA graphs wherever builds are recorded, and how many turns on the
-device these had.
+With `--background` all are of functions and modules for which other processes build meanwhile; told are how many builds
+these have made, and how many calls have passed of which no size comes again. With `--graphs` all are run by CUDA graphs
+wherever builds are recorded, and how many turns on the device these had is told.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     built, of_modules = int(calls * BUILDS), int(calls * MODULES)
     if os.environ.get("SHAPEDISPATCH_LEARN") == "background":
-        tally, landed = fuzz_background(calls, seed, until)
-        return {"landed": landed, **told([tally], seed)}
+        tally, more = fuzz_background(calls, seed, until)
+        return {**more, **told([tally], seed)}
     if "FUZZ_GRAPHS" in os.environ:
         tally = fuzz_graphs(calls, seed, until)
         return {"replays": replays(), **told([tally], seed)}
@@ -159,7 +159,7 @@ def in_a_process(calls: int, seed: int, until: float, device: str) -> dict[str, 
 def added(found: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
     """What was found so far, and one slice more."""
     sums = {name: found[name] + one.get(name, 0) for name in COUNTED}
-    for name in ("landed", "replays"):
+    for name in ("landed", "passed_plainly", "passed_by_kin", "replays"):
         if name in one:
             sums[name] = found.get(name, 0) + one[name]
     said = {name: one[name] for name in ("road", "shapedispatch") if name in one}

@@ -427,8 +427,9 @@ def _special(row: Tensor, number: int) -> Tensor:
 
 
 def _numbers(count: int, dtype: torch.dtype, values: int) -> Tensor:
-    """A fresh row of numbers that differ with ``values``."""
-    return _row(dtype, values % ROWS)[:count].clone()
+    """A fresh row of numbers that differ with ``values``; a long one repeats them."""
+    row = _row(dtype, values % ROWS)
+    return row.repeat(-(-count // len(row)) if count > len(row) else 1)[:count].clone()
 
 
 # ------------------------------------------------------------------------------------------------------------ functions
@@ -1221,6 +1222,19 @@ class Simple(Made):
         """The call with tensors of its own."""
         rng = random.Random(self.spec)
         return _SimpleMaker(rng, self.function, self.state, values).call()
+
+
+@dataclass
+class Growing(Simple):
+    """A call of few classes with so many rows."""
+
+    rows: int = 1
+
+    def fresh(self, values: int) -> Call:
+        """The call with tensors of its own."""
+        maker = _SimpleMaker(random.Random(self.spec), self.function, self.state, values)
+        maker.sizes = (self.rows, *maker.sizes[1:])
+        return maker.call()
 
 
 def fuzz_built(function: Function, dispatcher: Any, calls: int, seed: int, specs: int = 6) -> Tally:

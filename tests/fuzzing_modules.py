@@ -7,6 +7,7 @@ calls both change alike: training or not, a parameter written, replaced or froze
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import time
@@ -20,10 +21,13 @@ from torch import Tensor, nn
 from shapedispatch import Variant, shapedispatch, wait
 from shapedispatch.functions.backend import TorchFunction
 from shapedispatch.graphs import placed
+from shapedispatch.online import repeats
+from shapedispatch.online.pool import Pool
 from tests import fuzzing
 from tests.fuzzing import (
     DEFAULTS,
     FUNCTIONS,
+    Growing,
     Simple,
     Tally,
     compare,
@@ -41,6 +45,8 @@ BUILT = (
 """The functions that builds are compiled of."""
 WAITS = 0.004
 """How often it is waited for what other processes build."""
+GROWS, MOST_ROWS = 0.3, 1_500
+"""How often there are some hundred calls whose sizes do not come again, and up to how many rows."""
 
 
 class Fuzzed(nn.Module):
@@ -283,10 +289,43 @@ def fuzz_builds(calls: int, seed: int) -> Tally:
     return tally
 
 
-def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tally, int]:
+class OneSizeOnce:
+    """A function whose calls have other sizes each time, but for some: all that may pass is let pass, and soon.
+
+    To its pools builds are far faster than plain, so that where there are any, calls pass by these.
+    """
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.function, self.rng, self.spec = FUNCTIONS[name], rng, rng.getrandbits(32)
+        self.dispatcher = shapedispatch(self.function.fn, store=False)
+        self.rows = itertools.cycle(range(2, MOST_ROWS))
+
+    def compare(self, calls: int, tally: Tally) -> None:
+        """So many calls."""
+        state = {**DEFAULTS, "grad": self.rng.random() < 0.1}
+        gave = Pool.gave
+
+        def favoured(pool: Pool, pairs: Sequence[tuple[str, float, bool]]) -> None:
+            gave(pool, [(name, share / 100, cold) for name, share, cold in pairs])
+
+        with mock.patch.multiple(repeats, LOOKED_THROUGH=8, PASS_S=-1.0), mock.patch.object(Pool, "gave", favoured):
+            for _ in range(calls):
+                spec = self.spec if self.rng.random() < 0.95 else self.rng.getrandbits(32)
+                rows = next(self.rows) if self.rng.random() < 0.95 else self.rng.randrange(2, MOST_ROWS)
+                call = Growing(self.function, spec, state, rows)
+                compare(self.dispatcher, call, self.rng.getrandbits(16), tally, exact=False)
+
+    def passed(self) -> tuple[int, int]:
+        """How many calls have passed as written, and how many by what runs their kin."""
+        path = self.dispatcher.core.fast_path
+        return (0, 0) if path is None else (path.spared, path.passed)
+
+
+def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tally, dict[str, int]]:
     """Functions and modules in turn while other processes build for them; and how many builds these have made.
 
-    Builds land at any moment, between any two calls; now and then all that is ordered is waited for.
+    Builds land at any moment, between any two calls; now and then all that is ordered is waited for. Of calls whose
+    sizes never come again it is told how many have passed.
     """
     from shapedispatch.background import orders
 
@@ -296,8 +335,11 @@ def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tal
     ]
     pools = {function: [rng.getrandbits(32) for _ in range(3)] for function, _ in learned}
     twins = [(Twins(kind, rng, {"exact": True}), rng.getrandbits(32)) for kind in MODULES]
+    growing = [OneSizeOnce(name, rng) for name in BUILT]
     while tally.calls < calls and time.time() < until:
-        if rng.random() < 0.75:
+        if rng.random() < GROWS:
+            rng.choice(growing).compare(rng.randrange(50, 400), tally)
+        elif rng.random() < 0.75:
             function, dispatcher = rng.choice(learned)
             state = {**DEFAULTS, "grad": rng.random() < 0.6}
             for _ in range(rng.randrange(5, 80)):
@@ -312,9 +354,12 @@ def fuzz_background(calls: int, seed: int, until: float = math.inf) -> tuple[Tal
                 both.compare(spec, state, tally)
         if rng.random() < WAITS:
             wait(timeout=10)
-    for dispatcher in [*(one for _, one in learned), *(both.dispatcher for both, _ in twins)]:
+    kept = [*(one for _, one in learned), *(both.dispatcher for both, _ in twins), *(one.dispatcher for one in growing)]
+    for dispatcher in kept:
         tally.count(dispatcher)
-    return tally, sum(one.built for one in orders._shared.values())
+    built = sum(one.built for one in orders._shared.values())
+    plainly, by_kin = (sum(each) for each in zip(*(one.passed() for one in growing), strict=True))
+    return tally, {"landed": built, "passed_plainly": plainly, "passed_by_kin": by_kin}
 
 
 def fuzz_graphs(calls: int, seed: int, until: float = math.inf) -> Tally:
