@@ -1,7 +1,8 @@
 """What does a call cost over plain, in whatever form it comes, and whatever is around it?
 
 A function that returns its argument, called by place, by keyword, with a default, through `*args`, `**kwargs` and
-keyword-only parameters, under a default device; with a number or a size that never comes again, with a sparse tensor,
+keyword-only parameters, under a default device; with a function, an object, a dataclass, a named tuple or a member of
+an enumeration beside; with a number or a size that never comes again, with a sparse tensor,
 and with an argument that has no key. Plain and ours take turns; each answer is the argument itself.
 With hints and exact builds off plain is all that runs: the difference is what a hit costs, or what it costs to say that
 there is none. Bars, on the path in C, in microseconds over plain: 3 for a form that has a key, 6 for a number or a size
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import enum
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 from common import Measured, banner, excess_us, fresh, host_contest, options, print_table, verdict, write
@@ -44,6 +47,27 @@ def keyword_only(x: Tensor, *, y: Any = None) -> Tensor:
     return x
 
 
+@dataclass
+class Options:
+    """What a program may hand on."""
+
+    scale: float = 2.0
+    name: str = "a"
+
+
+class Pair(NamedTuple):
+    """The same, of tensors."""
+
+    left: Tensor
+    right: Tensor
+
+
+class Kind(enum.Enum):
+    """The same, as a word."""
+
+    ONE = 1
+
+
 @dataclass(frozen=True)
 class Form:
     """How a function is called with a tensor, in what, and how much that may take over plain."""
@@ -57,6 +81,7 @@ class Form:
 def forms(device: str) -> dict[str, Form]:
     """All of them; what they are called with besides the tensor is made once."""
     numbers, sparse, keyless = itertools.count(), torch.ones(2, 2).to_sparse(), iter(())
+    plain_object, given = SimpleNamespace(scale=2.0, name="a"), Options()
     rows, sizes = torch.ones(MOST_SIZES, device=device), itertools.cycle(range(2, MOST_SIZES))
     return {
         "by place": Form(by_place, lambda fn, x: fn(x, x)),
@@ -65,6 +90,12 @@ def forms(device: str) -> dict[str, Form]:
         "through *args": Form(packed, lambda fn, x: fn(x, x)),
         "through **kwargs": Form(packed, lambda fn, x: fn(x, y=x)),
         "keyword-only": Form(keyword_only, lambda fn, x: fn(x, y=x)),
+        "with a function": Form(by_place, lambda fn, x: fn(x, torch.nn.functional.relu)),
+        "with a function of C's": Form(by_place, lambda fn, x: fn(x, torch.relu)),
+        "with an object": Form(by_place, lambda fn, x: fn(x, plain_object)),
+        "with a dataclass": Form(by_place, lambda fn, x: fn(x, given)),
+        "with a named tuple of tensors": Form(by_place, lambda fn, x: fn(x, Pair(x, x))),
+        "with a member of an enumeration": Form(by_place, lambda fn, x: fn(x, Kind.ONE)),
         "under a default device": Form(by_place, lambda fn, x: fn(x, x), around=lambda: torch.device(device)),
         "a number that never comes again": Form(by_place, lambda fn, x: fn(x, 0.5 + next(numbers)), NEW_US),
         "a size that never comes again": Form(by_place, lambda fn, x: fn(x, rows[: next(sizes)]), NEW_US),

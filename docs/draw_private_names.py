@@ -470,7 +470,7 @@ def used() -> dict[str, set[str]]:
     for path in sorted(PACKAGE.rglob("*.c")):
         code = re.sub(r"/\*.*?\*/", "", path.read_text("utf-8"), flags=re.DOTALL)
         names = {name for word, name in C_NAMES.items() if re.search(rf"(?<!\w){re.escape(word)}", code)}
-        texts_here = set(re.findall(r'"(_[A-Za-z]\w*)"', code)) - own_attributes()
+        texts_here = set(re.findall(r'"(_[A-Za-z]\w*)"', code)) - own_attributes() - NOT_THEIRS
         for name in names | {OWNERS[word] for word in texts_here}:
             found.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
     return found

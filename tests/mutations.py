@@ -260,6 +260,15 @@ MUTATIONS = (
     Mutation(FILTER, "or torch.cuda.is_available():", ":", (GUARDS,)),
     Mutation(FILTER, "not noted.keys() <= _HELD | _OF_FUNCTIONS | _OF_GPUS or ", "", (GUARDS,)),
     Mutation("hit/native.py", " and not symbols.are_left_out(keys, module)", " and False", (SYMBOLS,)),
+    Mutation(
+        SIGNED, "self == NULL || PyModule_Check(self) || PyType_Check(self)", "self == NULL || self != NULL", (SIGNS,)
+    ),
+    Mutation(SIGNED, "type->tp_iter == PyTuple_Type.tp_iter", "type->tp_iter != NULL", (SIGNS,)),
+    Mutation(SIGNED, "&& type->tp_dictoffset == 0", "", (SIGNS,)),
+    Mutation(SIGNED, "!has_its_fields(fields, dict)", "has_its_fields(fields, dict) < 0", (SIGNS,)),
+    Mutation(SIGNED, "        if (field != name)\n", "        if (0)\n", (SIGNS,)),
+    Mutation(SIGNED, "PyDict_GET_SIZE(fields) != PyDict_GET_SIZE(dict)", "0", (SIGNS,)),
+    Mutation(SIGNED, "is_computed(type, name) || !sign_equal", "is_computed(type, name) < 0 || !sign_equal", (SIGNS,)),
     Mutation("hit/csrc/instance_signature.c", "has_version(type, *seen)", "*seen != 0", (SIGNS,)),
     Mutation("hit/csrc/instance_signature.c", "*seen = none ? version : 0;", "*seen = version;", (SIGNS,)),
     Mutation("hit/csrc/call_signature.c", "if (sig->words[sig->word_count - 1] != 1)", "if (0)", (SIGNS,)),

@@ -9,6 +9,7 @@ module is missing, or torch is not as it must be for it, every call takes the Py
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import importlib
 import inspect
@@ -290,6 +291,7 @@ def _state() -> dict[str, Any]:
         ),
         "hook_tables": (keys._forward_pre_hooks, keys._forward_hooks, keys._backward_pre_hooks, keys._backward_hooks),
         "is_ordinary": holds_all_in_its_dict,
+        "enumeration": enum.Enum,
         "compiler_names": vars(torch.compiler),
         "forward_names": vars(forward_ad),
         "profiler_names": vars(profiling.state),

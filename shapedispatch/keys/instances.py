@@ -58,8 +58,11 @@ def attributes_of(value: Any) -> dict[str, Any] | None:
 
 
 def holds_all_in_its_dict(kind: type) -> bool:
-    """Whether `attributes_of` an instance are what stands in its ``__dict__``, wherever that is not None."""
-    return _is_ordinary(kind) and not is_dataclass(kind) and not any(_slots(kind))
+    """Whether all that a key has of an instance, if it has anything, stands in its ``__dict__``.
+
+    Of a dataclass these are its fields, and what is beside them.
+    """
+    return _is_ordinary(kind) and not any(_slots(kind))
 
 
 def _is_ordinary(kind: type) -> bool:

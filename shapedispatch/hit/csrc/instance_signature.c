@@ -66,25 +66,78 @@ static int sign_function(CallSignature *sig, PyObject *value)
         && push(sig, tagged(FUNCTION, 0)) && sign_equal(sig, module) && sign_equal(sig, name);
 }
 
+/* A function of C's that is bound to no instance counts by what it is, as key._builtin has it. */
+static int sign_builtin(CallSignature *sig, PyObject *value)
+{
+    PyObject *self = PyCFunction_GET_SELF(value);
+    return (self == NULL || PyModule_Check(self) || PyType_Check(self)) && sign_equal(sig, value);
+}
+
 static int sign_attribute(CallSignature *sig, PyObject *value)
 {
     return Py_IS_TYPE(value, &PyFunction_Type) ? sign_function(sig, value) : is_constant(value) && sign_item(sig, value);
 }
 
+/* Whether a dict holds the fields of a dataclass in their order, and nothing else; of others the key is Python's. */
+static int has_its_fields(PyObject *fields, PyObject *dict)
+{
+    Py_ssize_t of_class = 0, of_instance = 0;
+    PyObject *field, *name, *value;
+    if (!PyDict_CheckExact(fields) || PyDict_GET_SIZE(fields) != PyDict_GET_SIZE(dict))
+        return 0;
+    while (PyDict_Next(fields, &of_class, &field, &value) && PyDict_Next(dict, &of_instance, &name, &value))
+        if (field != name)
+            return 0;
+    return 1;
+}
+
+/* What stands in an instance's dict, which is held: of a dataclass any value, else what `sign_attribute` takes. */
+static int sign_each(CallSignature *sig, PyTypeObject *type, PyObject *dict, int any)
+{
+    Py_ssize_t place = 0, size = PyDict_GET_SIZE(dict);
+    PyObject *name, *item;
+    while (PyDict_Next(dict, &place, &name, &item))
+        if (!PyUnicode_CheckExact(name) || is_computed(type, name) || !sign_equal(sig, name)
+            || !(any ? sign_item(sig, item) : sign_attribute(sig, item)) || PyDict_GET_SIZE(dict) != size)
+            return 0;
+    return 1;
+}
+
 /* An instance of an ordinary class, whose attributes are numbers, words, functions, or tuples of the first two. */
+static int sign_attributes(CallSignature *sig, PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    PyObject *fields = class_attribute(type, torch.dataclass_fields);
+    PyObject *dict = is_ordinary(type) ? instance_dict(value) : NULL;
+    if (dict == NULL || PyDict_GET_SIZE(dict) > MOST_ATTRIBUTES || (fields != NULL && !has_its_fields(fields, dict))
+        || !push(sig, tagged(INSTANCE, (uint64_t)PyDict_GET_SIZE(dict))) || !push(sig, (uint64_t)(uintptr_t)type)
+        || !hold(sig, (PyObject *)type))
+        return 0;
+    Py_INCREF(dict);
+    int supported = sign_each(sig, type, dict, fields != NULL);
+    Py_DECREF(dict);
+    return supported;
+}
+
+/* Whether it is a named tuple, which is read as tuples are, and can have nothing beside its items. */
+static int is_named_tuple(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    return PyTuple_Check(value) && type->tp_iter == PyTuple_Type.tp_iter && type->tp_dictoffset == 0
+        && class_attribute(type, torch.fields) != NULL;
+}
+
+/* What is of none of the types that call_signature.c knows; a member of an enumeration is the only one of its name. */
 static int sign_instance(CallSignature *sig, PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
     if (type == &PyFunction_Type)
         return sign_function(sig, value);
-    PyObject *dict = is_ordinary(type) ? instance_dict(value) : NULL, *name, *item;
-    Py_ssize_t place = 0, size = dict == NULL ? 0 : PyDict_GET_SIZE(dict);
-    if (dict == NULL || size > MOST_ATTRIBUTES || !push(sig, tagged(INSTANCE, (uint64_t)size))
-        || !push(sig, (uint64_t)(uintptr_t)type) || !hold(sig, (PyObject *)type))
-        return 0;
-    while (PyDict_Next(dict, &place, &name, &item))
-        if (!PyUnicode_CheckExact(name) || is_computed(type, name) || !sign_equal(sig, name)
-            || !sign_attribute(sig, item))
-            return 0;
-    return 1;
+    if (type == &PyCFunction_Type)
+        return sign_builtin(sig, value);
+    if (PyType_IsSubtype(type, torch.enumeration))
+        return sign_identical(sig, IDENTICAL, value);
+    if (is_named_tuple(value))
+        return sign_sequence(sig, value) && hold(sig, (PyObject *)type);
+    return sign_attributes(sig, value);
 }

@@ -120,6 +120,7 @@ static int intern_names(void)
         {"fill_uninitialized_memory", &torch.fill_memory},
         {"device", &torch.device_name},
         {"__dataclass_fields__", &torch.dataclass_fields},
+        {"_fields", &torch.fields},
         {"calls", &torch.calls},
         {"value", &torch.value},
         {"_called", &torch.called},

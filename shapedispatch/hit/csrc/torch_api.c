@@ -41,7 +41,7 @@ typedef struct {
 static struct {
     const Exchange *exchange;
     PyTypeObject *tensor, *parameter, *base, *module;   /* base: what every kind of tensor is */
-    PyTypeObject *size, *device, *dtype, *layout, *memory_format;
+    PyTypeObject *size, *device, *dtype, *layout, *memory_format, *enumeration;
     PyObject *device_context;           /* the type of the mode of `torch.set_default_device` */
     PyGetSetDef *requires_grad, *is_leaf, *dtype_of;
     Probes no_modes;                       /* what makes a call a bypass, or is rare: each must answer "nothing" */
@@ -56,8 +56,8 @@ static struct {
     PyObject *is_ordinary;              /* see instance_signature.c */
     PyObject *dispatch_keys, *storage_offset;
     Py_ssize_t impl_at, keyset_at;      /* where a tensor keeps its dispatch-key set; 0 where that is not known */
-    PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields, *device_name;
-    PyObject *calls, *value, *called, *launched, *getattribute, *profiler_enabled;  /* names, too */
+    PyObject *is_compiling_flag, *current_level, *raw_repr, *fill_memory, *dataclass_fields, *fields;
+    PyObject *device_name, *calls, *value, *called, *launched, *getattribute, *profiler_enabled;  /* names, too */
 } torch;
 
 /* Of types whose values are for ever what they are. */
@@ -159,6 +159,7 @@ static const struct {
     {"no_modes", take_questions, &torch.no_modes},
     {"hook_tables", take_tuple, &torch.hook_tables},
     {"is_ordinary", take_object, &torch.is_ordinary},
+    {"enumeration", take_type, &torch.enumeration},
     {"compiler_names", take_dict, &torch.compiler_names},
     {"forward_names", take_dict, &torch.forward_names},
     {"profiler_names", take_dict, &torch.profiler_names},
