@@ -211,17 +211,10 @@ class OfClass:
     own: int = 1
 
 
-@dataclasses.dataclass
 class Answered(Fields):
     """What it holds under a name is not what it answers."""
 
-    @property
-    def computed(self) -> int:
-        """As a property whose name a field has."""
-        return 1
-
-
-Answered.one = property(lambda self: 7, lambda self, value: self.__dict__.__setitem__("one", value))  # type: ignore[assignment]
+    one = property(lambda self: 7, lambda self, value: self.__dict__.__setitem__("one", value))
 
 
 def test_dataclasses_named_tuples_and_members_are_packed_by_what_they_hold() -> None:
