@@ -263,6 +263,7 @@ MUTATIONS = (
     Mutation(
         SIGNED, "self == NULL || PyModule_Check(self) || PyType_Check(self)", "self == NULL || self != NULL", (SIGNS,)
     ),
+    Mutation(SIGNED, "(any ? sign_item(sig, item) :", "(any ? 1 :", ("tests/test_sound_arguments.py",)),
     Mutation(SIGNED, "type->tp_iter == PyTuple_Type.tp_iter", "type->tp_iter != NULL", (SIGNS,)),
     Mutation(SIGNED, "&& type->tp_dictoffset == 0", "", (SIGNS,)),
     Mutation(SIGNED, "!has_its_fields(fields, dict)", "has_its_fields(fields, dict) < 0", (SIGNS,)),

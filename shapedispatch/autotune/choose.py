@@ -199,12 +199,13 @@ def checked_one_by_one(
     wait = later is None
     at = _permuted(plain, trial, wait) if permuted else (trial, _expected(plain, trial, wait))
     for one in others:
-        why = None if at is None else _refusal(one, at[1], at[0], rules, None if later is None else _flags(later, one))
+        why = None if at is None else _refusal(one, at[1], at[0], rules, _flags(later, one))
         yield one, Refusal(one.name, (_permuted_why(why) if permuted else why,)) if why else None
 
 
-def _flags(later: Later, one: Candidate) -> list[Tensor]:
-    return later.setdefault(one.name, [])
+def _flags(later: Later | None, one: Candidate) -> list[Tensor] | None:
+    """Where its flags are put; None where its numbers are waited for."""
+    return None if later is None else later.setdefault(one.name, [])
 
 
 def _checked_against(
@@ -214,7 +215,7 @@ def _checked_against(
     is_asked = rules.permute and not all(candidate.judged for candidate in others)
     other = _permuted(plain, trial, wait=later is None) if is_asked else None
     for one in others:
-        flags = None if later is None else _flags(later, one)
+        flags = _flags(later, one)
         found = _judged(one, expected, trial, rules, flags)
         why = found if isinstance(found, str) else _refusal_of_another(one, (expected, found), other, rules, flags)
         yield one, Refusal(one.name, (why,)) if why else None

@@ -26,7 +26,7 @@ NEXT = "what was compiled is loaded in the next calls"
 LOAD_S = 0.0015
 """How long a look goes on loading what was compiled: one takes about as long. So long it goes on asking, too."""
 ASKED_AT_ONCE = 4
-"""Of so many configs Triton is asked at once what it would compile; of more in looks of their own, at 0.3 ms each."""
+"""Of so many configs Triton is asked at once what it would compile; of more in looks of their own."""
 
 
 _T = TypeVar("_T")

@@ -507,34 +507,20 @@ def test_calls_at_random_sizes_give_plains_answers(in_c: None, seed: int) -> Non
     assert shared
 
 
-def test_what_first_calls_take_is_spent_on_finding_out(events: CEvents) -> None:
-    """Each counts as those that have passed before it, too: where sizes never repeat there are no other calls."""
-    program = Program(events)
-    entry = program.key(100)
-    program.shared.turns.begin(())
-    assert entry.run is not None
-    entry.run(100)
-    events.now_us += 200
-    program.shared.core.new_sizes.counts_as = 3
-    spent_us = program.family.spent_us
-    program.shared._passes = 0
-    program.shared.poll()
-    assert program.family.spent_us - spent_us >= 300
-
-
-def test_what_first_calls_take_is_no_more_than_there_was_time(events: CEvents) -> None:
-    """One of them may have been held up, and those not that it counts as."""
+@pytest.mark.parametrize(("later_us", "spent_us"), [(200, 300), (1_000, 300), (50, 150)])
+def test_what_first_calls_take_is_spent_on_finding_out(events: CEvents, later_us: int, spent_us: int) -> None:
+    """Each counts as those that have passed before it, too, but for no more time than there was: it may be held up."""
     program = Program(events)
     program.shared.poll()
     entry = program.key(100)
     program.shared.turns.begin(())
     assert entry.run is not None
     entry.run(100)
-    events.now_us += 50
-    program.shared.core.new_sizes.counts_as = 3
-    spent_us, program.shared._passes = program.family.spent_us, 0
+    events.now_us += later_us
+    program.shared.core.new_sizes.counts_as, program.shared._passes = 3, 0
+    before_us = program.family.spent_us
     program.shared.poll()
-    assert program.family.spent_us - spent_us == 150
+    assert program.family.spent_us - before_us == spent_us
 
 
 @pytest.mark.parametrize(("left", "patience", "awaited"), [(2, 0, True), (0, 0, False), (2, 5, False)])
