@@ -22,6 +22,7 @@ CODE = "tests/functions/test_code_guard.py"
 SET = "tests/hit/test_guard_set.py"
 NAMED = "tests/hit/test_global_guards.py"
 CALL = "tests/hit/test_call.py"
+TABLE = "tests/hit/test_table.py"
 SYMBOLS = "tests/hit/test_symbols.py"
 SIGNS = "tests/hit/test_native.py"
 NUMBERS, NEWCOMERS = "tests/online/test_repeats.py", "tests/dispatch/test_newcomers.py"
@@ -76,6 +77,8 @@ TREE, LAYOUT, CONTEXTS = "tests/keys/test_tree.py", "tests/keys/test_layout.py",
 FILTERED, NATIVE = "tests/functions/test_guard_filter.py", "tests/hit/test_native.py"
 SIGNED, COMPARES = "hit/csrc/instance_signature.c", "functions/unseen/comparisons.py"
 MUTATIONS = (
+    # States of one key.
+    Mutation("hit/table.py", "(*for_one[:STATES_A_KEY], *for_any", "(*for_one[:STATES_A_KEY], *for_any[:0]", (TABLE,)),
     # Arguments that are objects of ordinary classes, or functions.
     Mutation(INSTANCES, "or _is_computed(kind, held)", "", (OF_INSTANCES,)),
     Mutation(INSTANCES, "        kind is object\n        or ", "        ", (OF_INSTANCES,)),

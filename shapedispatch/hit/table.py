@@ -99,12 +99,13 @@ class _Slot:
 
 
 def _in_order(entry: Entry, before: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The newest first; what is right in any state behind those that are for one."""
+    """The newest first; what is right in any state behind those that are for one, and in no place of theirs."""
     if entry.check is None and not entry.any_state:
         return (entry, *before)[:STATES_A_KEY]
     left = [one for one in (entry, *before) if one.check is None][:1]
-    guarded = (one for one in (entry, *before) if one.check is not None)
-    return (*sorted(guarded, key=lambda one: one.any_state)[: STATES_A_KEY - len(left)], *left)
+    asked = [one for one in (entry, *before) if one.check is not None]
+    for_one, for_any = ([one for one in asked if one.any_state is which] for which in (False, True))
+    return (*for_one[:STATES_A_KEY], *for_any[:STATES_A_KEY], *left)
 
 
 class Table:
@@ -245,8 +246,7 @@ class Table:
 
     def peek(self, key: Hashable) -> tuple[Entry, ...]:
         """The entries of a key, without counting or touching anything."""
-        slot = self._slots.get(key)
-        return slot.entries if slot is not None else ()
+        return () if (slot := self._slots.get(key)) is None else slot.entries
 
     # -- builds
 

@@ -338,3 +338,13 @@ def test_what_acts_in_one_state_is_built_in_another() -> None:
     assert module.ready
     dispatcher(module, torch.ones(3))
     assert dispatcher.explain(module, torch.ones(3)).variant == "exact"
+
+
+def test_more_states_in_turn_than_there_are_builds_for_are_decided_once() -> None:
+    """Layers of a class, each with a number of its own: what has no build runs plain from then on."""
+    dispatcher, module, x = built(Counts.scaled, hints=(), exact=True), Counts(), torch.ones(3)
+    for turn in range(5 * (MOST_STATES + 2)):
+        module.scale = turn % (MOST_STATES + 2)
+        assert torch.equal(dispatcher(module, x), x * module.scale)
+    info = dispatcher.cache_info()
+    assert (info.builds, info.misses <= MOST_STATES + 2) == (MOST_STATES, True)

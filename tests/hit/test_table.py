@@ -355,6 +355,19 @@ def test_what_is_right_in_any_state_stands_behind_what_is_for_one(any_state: boo
         assert found.choice.variant == first
 
 
+def test_what_is_right_in_any_state_stands_beside_all_that_are_for_one() -> None:
+    """It takes the place of none, and none takes its: each call of another state would be decided anew."""
+    table = Table(8, 8)
+    plain = Entry(print, lambda args, kwargs: False, Choice("plain", "only"), any_state=True)
+    names = [str(state) for state in range(STATES_A_KEY)]
+    for name in names:
+        table.publish("k", entry(name, lambda args, kwargs: False))
+    for _ in range(2):
+        table.publish("k", plain, ((), {}))
+        table.publish("k", entry("newest", lambda args, kwargs: False))
+    assert [held.choice.variant for held in table.peek("k")] == ["newest", "newest", *names[:1:-1], "plain", "plain"]
+
+
 def test_what_is_right_in_any_state_replaces_what_was_chosen_in_this_one() -> None:
     """Else what was decided anew would never run; what was chosen in other states stays."""
     table, state = Table(8, 8), ["train"]
