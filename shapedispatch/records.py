@@ -10,6 +10,7 @@ from typing import Any, Literal
 __all__ = [
     "CHOSEN_AT",
     "MORE_TO_COME",
+    "STATE_CHANGED",
     "STORED_NEAR",
     "STORED_UNDECIDED",
     "UNDECIDED",
@@ -37,6 +38,8 @@ CHOSEN_AT, STORED_NEAR = "chosen at ", "stored for the call nearest to this one"
 """How the note begins of what was taken over from another call."""
 UNDECIDED, STORED_UNDECIDED = "undecided: ", "stored, though undecided there: "
 """How the note begins that says why the times of a choice do not bear it out: of one made here, and of a stored one."""
+STATE_CHANGED = "what it reads beside its arguments has changed"
+"""How the reason begins for which no build is made where calls have found more states of that than there are builds."""
 MORE_TO_COME = "more may be built for it"
 """The doubt of a choice that is made of less than there may be: it runs, and what is built later is judged as well."""
 

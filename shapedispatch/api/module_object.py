@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from ..errors import DeclarationError, ShapeDispatchError, in_a_line
@@ -47,17 +48,33 @@ def dispatched_module(module: Module, said: DecoratorArguments) -> Module:
     if _is_compiled(module):
         raise DeclarationError(f"{type(module).__name__}: a compiled module. Hand over the module as it was written")
     refuse_twice(module.forward)
-    target = ModuleTarget(said, type(module))
-    why_not = target.dispatch(module)
+    target = _of_others(module, said) or ModuleTarget(said, type(module))
+    why_not = target.join(module)
     if why_not and not target.dispatch_below([module]):
         raise DeclarationError(f"{type(module).__name__} cannot be dispatched: {why_not}")
+    with _targets_lock:
+        _targets.add(target)
     return module
+
+
+_targets: weakref.WeakSet[ModuleTarget] = weakref.WeakSet()
+"""Those that more modules may be handed over to: not what has set one apart, nor what came from a pickle."""
+_targets_lock = fork_safe_rlock()
+
+
+def _of_others(module: Module, said: DecoratorArguments) -> ModuleTarget | None:
+    """What dispatches modules that live, are like this one, and were handed over with the same arguments.
+
+    The layers of a model, handed over one by one, learn together, and a build for one is there for all.
+    """
+    with _targets_lock:
+        return next((target for target in _targets if target.takes(module, said)), None)
 
 
 class ModuleTarget:
     """One ``shapedispatch(module, ...)``: a class with a dispatcher for each class of modules in it that is dispatched.
 
-    ``root`` is the class of the module that was handed over.
+    ``root`` is the class of the module that was handed over, and of others that were with the same arguments.
     """
 
     def __init__(self, said: DecoratorArguments, root: type) -> None:
@@ -66,6 +83,21 @@ class ModuleTarget:
         self._classes: dict[type, type] = {}
         self._modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
         self._numbers = itertools.count()
+
+    def takes(self, module: Module, said: DecoratorArguments) -> bool:
+        """Whether a module that is handed over with these arguments may be one more of this."""
+        if type(module) is not self._root or said != self._said:
+            return False
+        others, core = self._of(self._root), vars(self._classes[self._root])["forward"].core
+        return bool(others) and _tensors_in(others[0]) == _tensors_in(module) and core.resolve() == core.settings
+
+    def join(self, module: Module) -> str | None:
+        """As `dispatch`; what was left to the children of others before is to this one's."""
+        why_not = self.dispatch(module)
+        for child in [] if why_not else module.modules():
+            if type(child) in self._classes and not _is_left_as_it_is(child):
+                self.dispatch(child)
+        return why_not
 
     def dispatch(self, module: Module) -> str | None:
         """Let the module's calls be dispatched; or say why that cannot be."""
@@ -91,6 +123,7 @@ class ModuleTarget:
             core = vars(made)["forward"].core
             core.with_receiver = lambda args: self._with_receiver(args, base)
             core.hand_on = lambda called: self._hand_on(base, called)
+            core.set_apart = lambda called: self._set_apart(base, called)
             core.stays = base is self._root
         return self._classes[base]
 
@@ -106,6 +139,25 @@ class ModuleTarget:
         """The modules of a class that are dispatched, the copies of them too."""
         with self._lock:
             return [module for module in self._modules.values() if isinstance(module, base)]
+
+    def _set_apart(self, base: type, called: Module) -> bool:
+        """Give a module a dispatcher of its own, if others share this one; whether that was done.
+
+        Where every call waits for what is learned, one that was not handed over itself stays: its builds come on top of
+        those that the others have waited for.
+        """
+        core = vars(self._classes[base])["forward"].core
+        with self._lock:
+            if type(called) is not self._classes[base] or len(self._of(base)) == 1:
+                return False
+            if base is not self._root and not core.in_background():
+                return False
+            apart = ModuleTarget(self._said if base is self._root else _for_children(self._said), base)
+            for number in [number for number, module in self._modules.items() if module is called]:
+                del self._modules[number]
+            object.__setattr__(called, "__class__", base)
+            apart.dispatch(called)
+        return True
 
     # -- from a module to its children
 
@@ -224,6 +276,12 @@ def _why_not(module: Module) -> str | None:
 
 def _forward_of(cls: type) -> Any:
     return getattr(cls, "forward", Module.forward)
+
+
+def _tensors_in(module: Module) -> list[tuple[Any, ...]]:
+    """What parameters and buffers it has: layers of other widths have other calls."""
+    named = itertools.chain(module.named_parameters(), module.named_buffers())
+    return [(name, None if is_lazy(held) else held.shape, held.dtype, held.device) for name, held in named]
 
 
 def _is_compiled(module: Module) -> bool:

@@ -67,6 +67,8 @@ class DispatcherParts(Protocol):
     fast_path: FastPath | None
     turns: Turns
     new_sizes: NewSizes
+    set_apart: Callable[[Any], bool] | None
+    """Gives a module a dispatcher of its own, where others share this one; None where this is of no module."""
 
     def ledger(self) -> Ledger | None:
         """What the ranks of the job agree on; None where this process is alone, or is to be."""

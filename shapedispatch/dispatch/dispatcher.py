@@ -54,8 +54,6 @@ __all__ = ["Core"]
 MOST_RECEIVERS = 8
 """How many instances a stored choice of a method is tried with, to be loaded."""
 
-HandOn = Callable[[Any], str]
-"""Has the children of a module dispatched in its place, wherever it is; given one that was called, says which."""
 
 MOST_FAILURES = 3
 """After so many at one key it is not decided again: what fails may take as long as a build."""
@@ -96,13 +94,14 @@ class Core(HitPath, Introspection):
         super().__init__(backend, self.ctx, inputs)
         self.backend = backend
         self.plain: Callable[..., Any] = backend.plain
-        self._resolve = resolve
+        self.resolve = resolve
         self.inputs = inputs
         self.timer_for: Callable[[torch.device, str], Timer] = timer_for or timer
         self.objective = objective
         self.worker: Callable[[], Worker] = shared
         self.fast_path: FastPath | None = None
-        self.hand_on: HandOn | None = None
+        self.hand_on: Callable[[Any], str] | None = None  # has the children of all its modules dispatched; says which
+        self.set_apart: Callable[[Any], bool] | None = None  # whether it could give a module a dispatcher of its own
         self.stays = False  # dispatched for the calls that have a key, although others were left to its children
         self.settings: Resolved = resolve()
         self.table: Table = Table(self.settings.maxsize, self.settings.max_builds, EventLog(backend.name))
@@ -159,7 +158,7 @@ class Core(HitPath, Introspection):
 
     def refresh(self) -> None:
         """Read the settings again, after `set_mode`."""
-        before, self.settings = self.settings, self._resolve()
+        before, self.settings = self.settings, self.resolve()
         if (self.settings.mode, self.settings.on_miss) != (before.mode, before.on_miss):
             self.table.forget(_of_its_mode)
         self.off: bool = self.retired or self.settings.mode == "off"

@@ -27,7 +27,7 @@ from ..hit.table import Entry
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
 from ..ranks.ledger import Ledger
-from ..records import UNDECIDED, Choice, Refusal
+from ..records import STATE_CHANGED, UNDECIDED, Choice, Refusal
 from ..settings.resolve import Resolved, settings
 from ..shapes.dims import DimsMismatch
 from .agreed import agreed_entry, captured_entry
@@ -205,7 +205,7 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
         if not search.final and entry.choice.origin == "timed":
             earlier = entry.choice.refusals
             offer, entry = _decided(ctx, lambda: ctx.offer(replace(request, search=False)))
-    if len(offer.candidates) == 1 and offer.failures and not ctx.awaits_more():
+    if len(offer.candidates) == 1 and offer.failures and not ctx.awaits_more() and not _is_set_apart(offer, ctx):
         ctx.core.only_plain(offer.failures, ctx)
     _warn_of_mistakes(offer, entry, ctx)
     if ctx.device.type == "cpu":
@@ -213,6 +213,16 @@ def _chosen(ctx: MissContext, request: OfferRequest) -> tuple[Entry, bool]:
     timed, alone = entry.choice.origin == "timed", len(offer.candidates) == 1
     entry = entry.changed(refusals=tuple(dict.fromkeys((*entry.choice.refusals, *earlier))))
     return entry, timed or (alone and offer.reproducible and entry.choice.origin == "only")
+
+
+def _is_set_apart(offer: Offer, ctx: MissContext) -> bool:
+    """Whether the module that is called has a dispatcher of its own from now on.
+
+    That is where others of its class have what it reads in as many other states as there are builds for. Other ranks
+    might not do so.
+    """
+    core, changed = ctx.core, any(failure.reasons[0].startswith(STATE_CHANGED) for failure in offer.failures)
+    return changed and core.set_apart is not None and core.ledger() is None and core.set_apart(ctx.args[0])
 
 
 def _by_calls(search: Search, ctx: MissContext) -> bool:

@@ -25,6 +25,7 @@ from ..interpreter.failures import what_fails
 from ..interpreter.interrupts import imported_whole
 from ..keys.signature import call_of
 from ..private import why_off
+from ..records import STATE_CHANGED
 from ..shapes.dims import point_of, variant_name
 from .compile.build import APART, PLAIN_TYPES, Build, NoBuild
 from .request import BuildRequest, build_name
@@ -317,7 +318,7 @@ def _standing(
                 memory.hold(slot, build, build.compiled_here())
         if isinstance(build, NoBuild) or _stands(build, call, point):
             return slot, build
-    return slot, NoBuild(f"there are {MOST_STATES} builds of it for other states already")
+    return slot, NoBuild(f"{STATE_CHANGED}: there are {MOST_STATES} builds for other states already")
 
 
 def _stands(build: Build, call: BuildRequest, point: Mapping[str, int]) -> bool:

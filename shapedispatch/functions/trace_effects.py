@@ -11,6 +11,7 @@ from ..errors import as_written
 from ..hit.table import MOST_REPLACEMENTS, Table
 from ..keys.signature import call_of
 from ..private import why_off
+from ..records import STATE_CHANGED
 from .builder import MOST_STATES, why_not_imported
 from .compile.build import Trace
 from .request import BuildRequest
@@ -97,7 +98,7 @@ def _restless(call: BuildRequest, family: Hashable, memory: Table, replaced: boo
     states, most = memory.facts.states, MOST_REPLACEMENTS if replaced else MOST_STATES
     here, anywhere = (states.get(counted) or 0 for counted in (call.key, family))
     if here + 1 >= most or anywhere >= STATES_A_FAMILY:
-        return f"what it reads beside its arguments has changed {max(here, anywhere) + 1} times"
+        return f"{STATE_CHANGED} {max(here, anywhere) + 1} times"
     states[call.key], states[family] = here + bool(memory.peek(call.key)), anywhere + 1
     return ""
 

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 from shapedispatch import Store, dispatchers, load, set_mode, shapedispatch
-from shapedispatch.api import registry
+from shapedispatch.api import module_object, registry
 from shapedispatch.errors import DeclarationError
-from tests.helpers import assert_same
+from shapedispatch.functions.builder import MOST_STATES
+from shapedispatch.records import STATE_CHANGED
+from tests.helpers import Ladder, assert_same
 
 pytestmark = pytest.mark.operators_called
 
@@ -38,7 +40,7 @@ class Scaled(nn.Module):
     def __init__(self, width: int = 4) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
-        self.scale = 3.0
+        self.scale: float = 3.0
 
     def forward(self, x: Tensor, shift: float = 0.0) -> Tensor:
         """Of ``x`` (B, C)."""
@@ -207,6 +209,124 @@ def test_each_module_has_choices_of_its_own() -> None:
     one(X)
     assert (counts(one.forward)[0], counts(other.forward)[0]) == (1, 0)
     assert (one.forward.core.backend.name, other.forward.core.backend.name) == ("one", "other")
+
+
+def test_modules_that_are_alike_share_a_dispatcher() -> None:
+    """The layers of a model, handed over one by one: what one has learned is known of all, and each is itself."""
+    layers = [unbuilt(Scaled()) for _ in range(3)]
+    for layer in layers:
+        assert_same(layer(X), Scaled.forward(layer, X))
+    assert {id(layer.forward.core) for layer in layers} == {id(layers[0].forward.core)}
+    assert counts(layers[0].forward) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: unbuilt(Scaled(), maxsize=8),
+        lambda: unbuilt(Scaled(), name="other"),
+        lambda: unbuilt(Scaled(), inputs=lambda sizes, like: like),
+        lambda: unbuilt(Scaled(8)),
+        lambda: unbuilt(Scaled().double()),
+        lambda: unbuilt(Norm()),
+    ],
+    ids=["a setting", "a name", "inputs of its own", "another width", "another dtype", "another class"],
+)
+def test_modules_that_are_not_alike_share_none(other: Callable[[], Any]) -> None:
+    """Each learns for itself."""
+    one, another = unbuilt(Scaled()), other()
+    assert one.forward.core is not another.forward.core
+    one(X)
+    assert counts(another.forward) == (0, 0, 0)
+
+
+def test_a_dispatcher_is_shared_with_modules_that_live() -> None:
+    """What was learned of one that is gone goes with it."""
+    one = unbuilt(Scaled())
+    core = weakref.ref(one.forward.core)
+    left = unbuilt(Scaled())
+    assert left.forward.core is core()
+    del one, left
+    assert unbuilt(Scaled()).forward.core is not core()
+
+
+def test_lazy_modules_are_alike_before_they_have_sizes() -> None:
+    """Their parameters have none to compare."""
+    one, other = (unbuilt(nn.LazyLinear(4)) for _ in range(2))
+    assert one.forward.core is other.forward.core
+
+
+def test_what_is_left_to_the_children_of_one_is_to_those_of_the_next() -> None:
+    """Which is handed over after that was found out."""
+    one = unbuilt(Model())
+    one(X, Cache())
+    other = unbuilt(Model())
+    assert other.forward.core is one.forward.core
+    assert other.layers[0].body.forward.core is one.layers[0].body.forward.core
+    with torch.no_grad():
+        assert_same(other(X, Cache()), other(X))
+
+
+@pytest.fixture
+def builds_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where plain wins it runs in other states, too: it is right there."""
+    monkeypatch.setattr("shapedispatch.dispatch.dispatcher.timer", lambda *_: Ladder())
+
+
+def scaled_by_their_number(count: int) -> list[Scaled]:
+    """Modules that differ in what they read beside their arguments."""
+    layers = [Scaled() for _ in range(count)]
+    for number, layer in enumerate(layers):
+        layer.scale = number
+    return layers
+
+
+@pytest.mark.usefixtures("builds_win")
+def test_one_for_which_no_build_is_left_gets_a_dispatcher_of_its_own() -> None:
+    """Each layer has another number: those beyond as many as there are builds for are on their own, and built."""
+    layers = [
+        shapedispatch(layer, hints=(), exact=True, store=False, name="layers")
+        for layer in scaled_by_their_number(MOST_STATES + 2)
+    ]
+    for _ in range(3):
+        for layer in layers:
+            assert_same(layer(X), Scaled.forward(layer, X))
+    cores = [layer.forward.core for layer in layers]
+    assert len({*map(id, cores[:MOST_STATES])}) == 1
+    assert len({*map(id, cores)}) == 3
+    assert [len(core.table._builds) for core in cores[-2:]] == [1, 1]
+    assert copy.deepcopy(layers[-1]).forward.core is cores[-1]
+
+
+@pytest.mark.usefixtures("builds_win")
+def test_one_that_is_alone_with_what_it_reads_stays() -> None:
+    """It changes by itself: another dispatcher would find the same."""
+    (layer,) = (
+        shapedispatch(layer, hints=(), exact=True, store=False, name="alone") for layer in scaled_by_their_number(1)
+    )
+    core = layer.forward.core
+    for number in range(MOST_STATES + 2):
+        layer.scale = number
+        assert_same(layer(X), Scaled.forward(layer, X))
+    assert any(STATE_CHANGED in refusal.reasons[0] for refusal in layer.forward.explain(X).refusals)
+    assert layer.forward.core is core
+
+
+@pytest.mark.usefixtures("builds_win")
+def test_children_that_calls_wait_for_stay_together() -> None:
+    """Nobody has handed them over one by one: what they would build comes on top of what the others have built."""
+    model = Model()
+    model.layers = nn.ModuleList([Layer() for _ in range(MOST_STATES + 2)])
+    for number, layer in enumerate(model.layers):
+        layer.body.scale = number
+    shapedispatch(model, hints=(), exact=True, store=False, name="model")
+    with torch.no_grad():
+        for _ in range(2):
+            model(X, Cache())
+    assert len({id(layer.body.forward.core) for layer in model.layers}) == 1
+    last = model.layers[-1].body
+    with torch.no_grad():
+        assert any(STATE_CHANGED in refusal.reasons[0] for refusal in last.forward.explain(last, X).refusals)
 
 
 def test_its_name_is_that_of_the_method() -> None:
@@ -459,6 +579,7 @@ def test_children_are_loaded_before_the_first_call(tmp_path: Path, monkeypatch: 
         assert_same(tuned(X, Cache()), plain(X))
         assert chosen(tuned) == ["exact", "exact", "exact"]
         monkeypatch.setattr(registry, "_live", weakref.WeakValueDictionary())  # as a process that starts has it
+        monkeypatch.setattr(module_object, "_targets", weakref.WeakSet())
         fresh = target(Model())
         fresh.load_state_dict(tuned.state_dict())
         assert chosen(fresh) == []

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shapedispatch import MissError, Variant, set_mode, shapedispatch, sync
 from shapedispatch.dispatch import dispatcher as room
 from shapedispatch.dispatch.agreed import _code
+from shapedispatch.functions.builder import MOST_STATES
 from shapedispatch.ranks.ledger import Ledger
 from shapedispatch.store.rows import Row
 from tests.helpers import Ladder, no_time
 from tests.ranks.job import Job
 
 pytestmark = pytest.mark.operators_called
+
+
+class Scaled(nn.Module):
+    """By a number of its own."""
+
+    scale = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return x * self.scale
 
 
 class Others:
@@ -273,6 +285,18 @@ def test_a_module_is_not_left_to_its_children_by_one_rank_alone(others: Others) 
     one.core.hand_on = lambda receiver: pytest.fail("it was left to its children")
     with pytest.warns(UserWarning, match="every variant but plain was refused"):
         one(X)
+
+
+def test_a_module_is_not_set_apart_by_one_rank_alone(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others, whose modules have no such state, would ask for what this one's shared dispatcher runs."""
+    one = shapedispatch(Scaled(), hints=(), exact=True, store=False, name="layer")
+    monkeypatch.setattr(one.forward.core, "set_apart", lambda module: pytest.fail("it was set apart"))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for number in range(MOST_STATES + 2):
+            one.scale = number
+            one(X)
+    others.sync()
 
 
 def test_a_function_that_raises_raises(others: Others) -> None:

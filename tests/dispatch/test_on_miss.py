@@ -281,7 +281,7 @@ def test_frozen_takes_the_nearest_choice() -> None:
     """Of those that were timed before."""
     core = core_of(Backend("other"))
     core.tune(64)
-    core._resolve = resolved(mode="frozen")
+    core.resolve = resolved(mode="frozen")
     core.timer_for = no_time
     core.refresh()
     fake_core.call(core, 60)

@@ -222,7 +222,7 @@ def test_what_people_write_is_built_and_hit(way: str) -> None:
     torch.manual_seed(0)
     target, given = WAYS[way]()
     expected = target(*given)
-    decorated = shapedispatch(target, hints=(), exact=True, store=False)
+    decorated = shapedispatch(target, hints=(), exact=True, store=False, name=way)
     dispatched = decorated.forward if isinstance(target, nn.Module) else decorated
     dispatched.core.timer_for = lambda *_: Ladder()
     for _ in range(3):
