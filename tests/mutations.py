@@ -281,7 +281,12 @@ MUTATIONS = (
     Mutation("hit/csrc/tensor_view.c", "times > FEW_UNSHOWN && ", "0 && ", (SIGNS, "-k", "not_asked")),
     Mutation("dispatch/dispatcher.py", "to_spare = self.fast_path.to_pass = 0", "to_spare = 9", (NUMBERS,)),
     Mutation("hit/csrc/function_call.c", " || path->firsts != firsts", "", (NUMBERS,)),
-    Mutation("hit/csrc/function_call.c", "(firsts && !is_first_sight(&path->sights, node->hash))", "0", (NUMBERS,)),
+    Mutation(
+        "hit/csrc/function_call.c",
+        "(firsts && !path->any_sight && !is_first_sight(&path->sights, node->hash))",
+        "0",
+        (NUMBERS,),
+    ),
     Mutation("hit/csrc/function_call.c", "path->to_pass > 0 && may_vary()", "may_vary()", (NEWCOMERS,)),
     Mutation("hit/csrc/function_call.c", "(*node)->slot != NULL && path->left > 0", "path->left > 0", (NUMBERS,)),
     Mutation("hit/csrc/call_samples.c", "is_first ? now_ns() - began_ns : 0", "0", ("tests/hit/test_pooled_call.py",)),
@@ -296,7 +301,11 @@ MUTATIONS = (
     Mutation("online/repeats.py", " or torch.are_deterministic_algorithms_enabled()", "", (LAUNCHES,)),
     Mutation("online/repeats.py", "self._kin.get(family_of(key))", "[*self._kin.values(), None][0]", (LAUNCHES,)),
     Mutation("kernels/backend.py", "return config if config in left else", "return config if config else", (LAUNCHES,)),
-    Mutation("online/repeats.py", "self.left <= 0 or key in self._sights", "self.left <= 0", (LAUNCHES,)),
+    Mutation("online/repeats.py", "(key in self._sights and not self._full) or ", "", (LAUNCHES,)),
+    Mutation("online/repeats.py", " and not self._full)", ")", (LAUNCHES,)),
+    Mutation("online/repeats.py", "self._seldom or self._full", "self._seldom", (NUMBERS,)),
+    Mutation("hit/csrc/function_call.c", "firsts && !path->any_sight && ", "firsts && ", (NUMBERS,)),
+    Mutation("hit/csrc/function_call.c", "(path->any_sight || is_first", "(is_first", (NEWCOMERS,)),
     Mutation(
         "dispatch/dispatcher.py",
         "self.table.clear()\n        self.new_sizes.left = 0",
@@ -587,7 +596,9 @@ def tried(mutation: Mutation) -> str:
         if text.count(mutation.text) != 1:
             return f"{text.count(mutation.text)} TIMES"
         file.write_text(text.replace(mutation.text, mutation.other), "utf-8")
-        if not runs(copy, "-c", "from tests.paths import c_module; c_module()"):
+        # In the package, too: tests that need the path in C are skipped where none is there.
+        build = "from pathlib import Path; from tests.paths import compiled; compiled(Path('shapedispatch/hit'))"
+        if not runs(copy, "-c", build):
             return "NO BUILD"
         tests = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests)
         return "NOT SEEN" if runs(copy, *tests) else "red"

@@ -29,6 +29,9 @@ class FastPath(Protocol):
     firsts: bool
     """Whether only those do that were not seen lately."""
 
+    any_sight: bool
+    """Whether those do that were, too, and pass: there is no room for more."""
+
     to_pass: int
     """How many of the next, not seen lately, are answered as their kin, and not published."""
 

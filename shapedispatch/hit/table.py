@@ -85,11 +85,9 @@ class Entry:
 
 
 class _Slot:
-    """A key's place: entries newest first, and the number of the hit that used it last.
+    """A key's place: entries newest first, and the number of the hit that used it last."""
 
-    Hashed by identity, so that recency costs no second hash of a long key.
-    """
-
+    # Hashed by identity, so that recency costs no second hash of a long key.
     __slots__ = ("entries", "node", "used")
 
     def __init__(self) -> None:
@@ -311,13 +309,14 @@ class Table:
     def spare(self, calls: int, reason: str, firsts: bool = False, passes: bool = False) -> None:
         """Where C looks keys up, have it run plain so many of the next calls of new keys, for this reason.
 
-        With ``firsts`` only those that it has not seen lately; where that ``passes``, what their kin run.
+        With ``firsts`` only those that it has not seen lately, or all where there is no room for more; where that
+        ``passes``, what their kin run.
         """
         with self.lock:
             self._count_spared()
             if (path := self._fast_path) is not None:
                 path.to_spare, path.to_pass = (0, calls) if passes else (calls, 0)
-                path.firsts, self._why_spared = firsts, reason
+                path.firsts, path.any_sight, self._why_spared = firsts, len(self._slots) >= self.maxsize, reason
 
     def _left_out_by_c(self) -> tuple[int, int]:
         path = self._fast_path
@@ -329,10 +328,10 @@ class Table:
             if now > then:
                 self._count(name, self._why_spared, now - then)
 
-    def so_far(self) -> tuple[int, int]:
-        """How many hits there were, and how many calls of new keys of which C told nobody."""
+    def so_far(self) -> tuple[int, int, bool]:
+        """How many hits there were, and calls of new keys of which C told nobody; whether there is no room for more."""
         with self.lock:
-            return self._hits_so_far(), sum(self._left_out_by_c())
+            return self._hits_so_far(), sum(self._left_out_by_c()), len(self._slots) >= self.maxsize
 
     def _count(self, name: str, reason: str | None, times: int = 1) -> str | None:
         """As `count`, under the lock; the reason as it is counted."""

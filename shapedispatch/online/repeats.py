@@ -100,6 +100,7 @@ class NewSizes:
     """How often calls of one dispatcher come again whose sizes were new: to enter one takes longer than many calls do.
 
     Where they hardly do, the next pass, but for those that were seen lately: plain runs them, or what runs their kin.
+    So do all where the table is full: each that is entered would take the place of one that is as good.
     """
 
     def __init__(self, table: Table, clock_s: Callable[[], float] = time.perf_counter) -> None:
@@ -115,7 +116,7 @@ class NewSizes:
         self._sights: set[Key] = set()
         """The keys of those that have."""
         self._passed = 0
-        self._seldom = False
+        self._seldom = self._full = False
         self._entered = self._hits = self._gone_before = self._gone = 0
         self._last_s = clock_s()
 
@@ -134,7 +135,7 @@ class NewSizes:
         kernel ``kin`` gives its family and what runs the others of that.
         """
         each_s = self._each_s(took_s)
-        if not self._seldom or awaited:
+        if awaited or not (self._seldom or self._full):
             return
         calls = min(MOST_PASSED, int(took_s / max(ENTERING * each_s, 1e-9)))
         if kin is not None:
@@ -151,7 +152,7 @@ class NewSizes:
 
         So is one of a family of which none was: of other types, say, a config may not be right.
         """
-        if self.left <= 0 or key in self._sights or torch.are_deterministic_algorithms_enabled():
+        if self.left <= 0 or (key in self._sights and not self._full) or torch.are_deterministic_algorithms_enabled():
             return None
         run = self._kin.get(family_of(key))
         if run is None:
@@ -172,7 +173,7 @@ class NewSizes:
 
     def _each_s(self, took_s: float) -> float:
         """How long it had been since the last, by calls; now and then it is seen whether such come again."""
-        now_s, (hits, gone) = self._clock_s(), self._table.so_far()
+        now_s, (hits, gone, self._full) = self._clock_s(), self._table.so_far()
         gone += self._passed
         self.counts_as = 1 + gone - self._gone
         self._passed_s, self._last_s, self._gone = now_s - took_s - self._last_s, now_s, gone

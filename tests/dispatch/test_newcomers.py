@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from shapedispatch import Store, Variant, set_mode, shapedispatch
 from shapedispatch.dispatch import alike, newcomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
+from shapedispatch.online import repeats
 from shapedispatch.settings import resolve
 from shapedispatch.store import kernel_store
 from tests.paths import taking
@@ -79,7 +81,8 @@ def test_a_new_key_runs_what_such_keys_have_come_to(asked: list[Any]) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"variants": [Variant(waves, name="other")]}], ids=["builds", "supplied"])
 def test_both_roads_remember_the_same(asked: list[Any], monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
-    """Choices, what each is new because of, hits and misses."""
+    """Choices, what each is new because of, hits and misses; but that only C lets calls pass."""
+    monkeypatch.setattr(repeats, "ENTERING", math.inf)
     told = []
     for path in ("true", "false"):
         monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", path)
@@ -310,6 +313,16 @@ def test_a_call_that_passes_is_answered_and_not_published(asked: list[Any]) -> N
         f.core.fast_path.to_pass = 0
         f(rows(103))
         assert (len(f.choices()), f.core.fast_path.to_pass) == (known + 2, 0)
+
+
+def test_one_that_comes_again_passes_where_there_is_no_room(asked: list[Any]) -> None:
+    """By what its kin run, as the first time."""
+    with taking("c"):
+        f = settled(dispatched())
+        known, f.core.fast_path.to_pass, f.core.fast_path.any_sight = len(f.choices()), 3, True
+        for left in (2, 1):
+            assert torch.allclose(f(rows(101)), waves(rows(101)), atol=1e-5)
+            assert (len(f.choices()), f.core.fast_path.to_pass) == (known, left)
 
 
 SCALE = 2.0

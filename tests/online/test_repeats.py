@@ -155,12 +155,12 @@ def test_a_number_that_never_repeats_is_not_compared_each_time(monkeypatch: pyte
     assert "hardly repeat" in reason
 
 
-def noted(learn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
+def noted(learn: str, monkeypatch: pytest.MonkeyPatch, **given: Any) -> tuple[Any, list[int]]:
     """A function that learns so, and which of its calls come to Python."""
     if learn == "background":
         learning_here(monkeypatch).paused = True
     came: list[int] = []
-    f = shapedispatch(scaled, hints=(), variants=[Variant(added, trusted=True)], store=False)
+    f = shapedispatch(scaled, hints=(), variants=[Variant(added, trusted=True)], store=False, **given)
     miss = f.core.miss
     f.core.miss = lambda key, args, kwargs, node=None: (came.append(1), miss(key, args, kwargs, node))[1]
     return f, came
@@ -217,11 +217,12 @@ class Counted:
 
     def __init__(self) -> None:
         self.hits = self.gone = 0
+        self.full = False
         self.told: list[tuple[int, bool, bool]] = []
 
-    def so_far(self) -> tuple[int, int]:
+    def so_far(self) -> tuple[int, int, bool]:
         """As `Table.so_far`."""
-        return self.hits, self.gone
+        return self.hits, self.gone, self.full
 
     def spare(self, calls: int, reason: str, firsts: bool = False, passes: bool = False) -> None:
         """As `Table.spare`."""
@@ -306,10 +307,22 @@ def test_sizes_that_come_again_are_all_entered() -> None:
         assert bool(told[-1:]) == (hits == 1 or len(told) == LOOKED_THROUGH - 1)
 
 
-def growing(learn: str, monkeypatch: pytest.MonkeyPatch, tried: int) -> tuple[Any, list[int]]:
+def test_where_there_is_no_room_for_more_sizes_the_next_pass() -> None:
+    """Though they come again: each that is entered takes the place of one that does, too."""
+    entering = Entering(1e-6)
+    entering.table.hits += LOOKED_THROUGH
+    for _ in range(LOOKED_THROUGH):
+        entering.enters(1e-4, 0.0)
+    entering.table.told.clear()
+    assert entering.enters(1e-4, 0.0) == []
+    entering.table.full = True
+    assert entering.enters(1e-4, 0.0) == [(MOST_PASSED, True, False)]
+
+
+def growing(learn: str, monkeypatch: pytest.MonkeyPatch, tried: int, **given: Any) -> tuple[Any, list[int]]:
     """A function that was called at so many sizes, once each, and which of these calls came to Python."""
     monkeypatch.setattr(repeats, "ENTERING", 0.0)
-    f, came = noted(learn, monkeypatch)
+    f, came = noted(learn, monkeypatch, **given)
     for size in range(2, 2 + tried):
         assert torch.equal(f(ROWS[:size]), scaled(ROWS[:size]))
     return f, came
@@ -331,6 +344,17 @@ def test_most_of_too_many_sizes_cost_no_look_at_all(learn: str, monkeypatch: pyt
         assert f.explain(last).origin == "unseen"
         f(last)
         assert f.explain(last).origin != "unseen"
+
+
+@pytest.mark.parametrize("room", [LOOKED_THROUGH, 2 * LOOKED_THROUGH])
+def test_one_that_comes_again_is_entered_where_there_is_room(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it passes like the others."""
+    with taking("c"):
+        f, came = growing("background", monkeypatch, LOOKED_THROUGH, maxsize=room)
+        for _ in range(2):
+            f(ROWS[:777])
+        assert len(came) == LOOKED_THROUGH + (room > LOOKED_THROUGH)
+        assert f.cache_info().evictions == 0
 
 
 def test_where_bits_are_to_repeat_none_passes(monkeypatch: pytest.MonkeyPatch) -> None:
