@@ -144,16 +144,15 @@ class ModuleTarget:
         """Give a module a dispatcher of its own, if others share this one; whether that was done.
 
         Where every call waits for what is learned, one that was not handed over itself stays: its builds come on top of
-        those that the others have waited for.
+        those that the others have waited for. So does a replica, which is gone after its call.
         """
         core = vars(self._classes[base])["forward"].core
         with self._lock:
-            if type(called) is not self._classes[base] or len(self._of(base)) == 1:
-                return False
-            if base is not self._root and not core.in_background():
+            numbers = [number for number, module in self._modules.items() if module is called]
+            if not numbers or len(self._of(base)) == 1 or not (base is self._root or core.in_background()):
                 return False
             apart = ModuleTarget(self._said if base is self._root else _for_children(self._said), base)
-            for number in [number for number, module in self._modules.items() if module is called]:
+            for number in numbers:
                 del self._modules[number]
             object.__setattr__(called, "__class__", base)
             apart.dispatch(called)

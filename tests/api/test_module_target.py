@@ -299,6 +299,21 @@ def test_one_for_which_no_build_is_left_gets_a_dispatcher_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("builds_win")
+def test_a_replica_gets_none_of_its_own() -> None:
+    """It is gone after its call, and another is made for the next."""
+    layers = [
+        shapedispatch(layer, hints=(), exact=True, store=False, name="replicas")
+        for layer in scaled_by_their_number(MOST_STATES)
+    ]
+    for layer in layers:
+        layer(X)
+    replica: Any = layers[0]._replicate_for_data_parallel()
+    replica.scale = MOST_STATES
+    assert_same(replica(X), Scaled.forward(replica, X))
+    assert replica.forward.core is layers[0].forward.core
+
+
+@pytest.mark.usefixtures("builds_win")
 def test_one_that_is_alone_with_what_it_reads_stays() -> None:
     """It changes by itself: another dispatcher would find the same."""
     (layer,) = (

@@ -16,6 +16,7 @@ from shapedispatch.dispatch import dispatcher as room
 from shapedispatch.dispatch.agreed import _code
 from shapedispatch.functions.builder import MOST_STATES
 from shapedispatch.ranks.ledger import Ledger
+from shapedispatch.records import STATE_CHANGED
 from shapedispatch.store.rows import Row
 from tests.helpers import Ladder, no_time
 from tests.ranks.job import Job
@@ -291,12 +292,13 @@ def test_a_module_is_not_set_apart_by_one_rank_alone(others: Others, monkeypatch
     """The others, whose modules have no such state, would ask for what this one's shared dispatcher runs."""
     one = shapedispatch(Scaled(), hints=(), exact=True, store=False, name="layer")
     monkeypatch.setattr(one.forward.core, "set_apart", lambda module: pytest.fail("it was set apart"))
+    one.forward.core.timer_for = lambda *_: Ladder()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for number in range(MOST_STATES + 2):
             one.scale = number
-            one(X)
-    others.sync()
+            refusals = one.forward.tune(X).refusals
+    assert any(STATE_CHANGED in refusal.reasons[0] for refusal in refusals)
 
 
 def test_a_function_that_raises_raises(others: Others) -> None:
