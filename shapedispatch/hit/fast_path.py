@@ -26,11 +26,8 @@ class FastPath(Protocol):
     spared: int
     """How many have."""
 
-    firsts: bool
-    """Whether only those do that were not seen lately."""
-
-    any_sight: bool
-    """Whether those do that were, too, and pass: there is no room for more."""
+    most_sights: int
+    """Only those do that were not seen lately, among so many, a power of two; 0: any do, and none passes."""
 
     to_pass: int
     """How many of the next, not seen lately, are answered as their kin, and not published."""

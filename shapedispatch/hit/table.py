@@ -306,17 +306,17 @@ class Table:
             self.log.bypassed(reason, self.bypasses_by_reason[reason])
         return undecided
 
-    def spare(self, calls: int, reason: str, firsts: bool = False, passes: bool = False) -> None:
+    def spare(self, calls: int, reason: str, sights: int = 0, passes: bool = False) -> None:
         """Where C looks keys up, have it run plain so many of the next calls of new keys, for this reason.
 
-        With ``firsts`` only those that it has not seen lately, or all where there is no room for more; where that
-        ``passes``, what their kin run.
+        With ``sights`` only those that are not among so many that it has seen lately, a power of two of at most
+        `online.repeats.MOST_SIGHTS`; where that ``passes``, what their kin run.
         """
         with self.lock:
             self._count_spared()
             if (path := self._fast_path) is not None:
                 path.to_spare, path.to_pass = (0, calls) if passes else (calls, 0)
-                path.firsts, path.any_sight, self._why_spared = firsts, len(self._slots) >= self.maxsize, reason
+                path.most_sights, self._why_spared = sights, reason
 
     def _left_out_by_c(self) -> tuple[int, int]:
         path = self._fast_path
@@ -328,10 +328,10 @@ class Table:
             if now > then:
                 self._count(name, self._why_spared, now - then)
 
-    def so_far(self) -> tuple[int, int, bool]:
-        """How many hits there were, and calls of new keys of which C told nobody; whether there is no room for more."""
+    def so_far(self) -> tuple[int, int, int]:
+        """How many hits there were, how many calls of new keys of which C told nobody, and how many choices left."""
         with self.lock:
-            return self._hits_so_far(), sum(self._left_out_by_c()), len(self._slots) >= self.maxsize
+            return self._hits_so_far(), sum(self._left_out_by_c()), self._counts["evictions"]
 
     def _count(self, name: str, reason: str | None, times: int = 1) -> str | None:
         """As `count`, under the lock; the reason as it is counted."""

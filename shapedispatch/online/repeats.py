@@ -33,6 +33,8 @@ MOST_SIGHTS, MOST_FAMILIES = 4096, 64
 """Of so many that have passed it is known when they come again; and so many families of a kernel's calls may pass."""
 LOOKED_THROUGH, SELDOM = 64, 8
 """After so many calls of new sizes it is seen how many came again; where not one in so many did, the next may pass."""
+FOR_ROOM = 16
+"""Where most that are entered push others out, one is that comes again among one in so many as there is room for."""
 SIZES_HARDLY_REPEAT = "sizes of such calls hardly repeat, and to enter each takes longer than the calls do"
 HARDLY_REPEAT = "numbers or texts of such calls hardly repeat, and to look at each takes longer than the calls do"
 
@@ -100,7 +102,8 @@ class NewSizes:
     """How often calls of one dispatcher come again whose sizes were new: to enter one takes longer than many calls do.
 
     Where they hardly do, the next pass, but for those that were seen lately: plain runs them, or what runs their kin.
-    So do all where the table is full: each that is entered would take the place of one that is as good.
+    So do those for which there is no room, each of which would take the place of one that comes again as they do: of
+    these fewer are known to have been seen, so that what comes more often than what is there takes its place.
     """
 
     def __init__(self, table: Table, clock_s: Callable[[], float] = time.perf_counter) -> None:
@@ -117,7 +120,7 @@ class NewSizes:
         """The keys of those that have."""
         self._passed = 0
         self._seldom = self._full = False
-        self._entered = self._hits = self._gone_before = self._gone = 0
+        self._entered = self._hits = self._gone_before = self._gone = self._left = 0
         self._last_s = clock_s()
 
     def entered(
@@ -145,19 +148,19 @@ class NewSizes:
                 self._kin = {**({} if len(self._kin) >= MOST_FAMILIES else self._kin), family: run}
         elif has_kin or saves() * each_s <= took_s:
             passes = has_kin and saves() * each_s > PASS_S
-            self._table.spare(calls, SIZES_HARDLY_REPEAT, firsts=True, passes=passes)
+            self._table.spare(calls, SIZES_HARDLY_REPEAT, sights=self._most_sights(), passes=passes)
 
     def passing(self, key: Key, family_of: Callable[[Key], Hashable]) -> Callable[..., Any] | None:
         """What runs a kernel's call that is not found, if it passes; one that has passed before is entered.
 
         So is one of a family of which none was: of other types, say, a config may not be right.
         """
-        if self.left <= 0 or (key in self._sights and not self._full) or torch.are_deterministic_algorithms_enabled():
+        if self.left <= 0 or key in self._sights or torch.are_deterministic_algorithms_enabled():
             return None
         run = self._kin.get(family_of(key))
         if run is None:
             return None
-        if len(self._sights) >= MOST_SIGHTS:
+        if len(self._sights) >= self._most_sights():
             self._sights.clear()
         self._sights.add(key)
         self.left, self._passed = self.left - 1, self._passed + 1
@@ -171,9 +174,13 @@ class NewSizes:
         """
         return took_s + min((self.counts_as - 1) * took_s, self._passed_s)
 
+    def _most_sights(self) -> int:
+        """Of how many that have passed it is known when they come again; a power of two."""
+        return 1 << (max(1, self._table.maxsize // FOR_ROOM).bit_length() - 1) if self._full else MOST_SIGHTS
+
     def _each_s(self, took_s: float) -> float:
         """How long it had been since the last, by calls; now and then it is seen whether such come again."""
-        now_s, (hits, gone, self._full) = self._clock_s(), self._table.so_far()
+        now_s, (hits, gone, left) = self._clock_s(), self._table.so_far()
         gone += self._passed
         self.counts_as = 1 + gone - self._gone
         self._passed_s, self._last_s, self._gone = now_s - took_s - self._last_s, now_s, gone
@@ -181,7 +188,8 @@ class NewSizes:
         if self._entered % LOOKED_THROUGH == 0:
             calls = LOOKED_THROUGH + gone - self._gone_before
             self._seldom = SELDOM * (hits - self._hits) < calls
-            self._hits, self._gone_before = hits, gone
+            self._full = 2 * (left - self._left) > LOOKED_THROUGH
+            self._hits, self._gone_before, self._left = hits, gone, left
         return self._passed_s / self.counts_as
 
 

@@ -528,19 +528,20 @@ def test_sizes_that_never_come_again_are_launched_and_not_decided(
     assert kernel.cache_info().hits == hits + 1
 
 
-def test_one_that_comes_again_is_launched_where_there_is_no_room(
+def test_where_there_is_no_room_the_next_sizes_are_launched(
     driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To decide it would take a place from another that comes again as often."""
+    """Though they come again, if not soon: to decide each would take a place from another that does, too."""
     monkeypatch.setattr(repeats, "ENTERING", 0.0)
     here.paused = True
-    kernel = kernel_of(driver, maxsize=LOOKED_THROUGH)
-    growing(kernel, LOOKED_THROUGH + 1)
-    for _ in range(2):
-        called(kernel, 2 + LOOKED_THROUGH)
-    info = kernel.cache_info()
-    assert (info.currsize, info.evictions) == (LOOKED_THROUGH, 0)
-    assert info.misses_by_reason[repeats.SIZES_HARDLY_REPEAT] == 3
+    kernel = kernel_of(driver, maxsize=2)
+    growing(kernel, 3 * LOOKED_THROUGH)
+    evicted = kernel.cache_info().evictions
+    for n in (300, 301, 300, 301):
+        called(kernel, n)
+    assert kernel.cache_info().evictions == evicted
+    called(kernel, 301)
+    assert kernel.cache_info().evictions == evicted + 1
 
 
 def test_only_what_differs_in_sizes_alone_passes(

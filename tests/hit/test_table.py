@@ -193,7 +193,7 @@ class Onlooker:
     """A road that notes which lock is held when it is told to forget."""
 
     spared = to_spare = passed = to_pass = 0
-    firsts = any_sight = False
+    most_sights = 0
 
     def __init__(self, table: Table) -> None:
         self.table = table

@@ -14,10 +14,12 @@ from shapedispatch.choices import learning
 from shapedispatch.hit.table import Table
 from shapedispatch.online import repeats
 from shapedispatch.online.repeats import (
+    FOR_ROOM,
     FREE,
     LOOKED_THROUGH,
     MOST_PASSED,
     MOST_RECENT,
+    MOST_SIGHTS,
     MOST_SPARED,
     PASS_S,
     SHARE,
@@ -216,17 +218,17 @@ class Counted:
     """What a table counts, and how many calls it was told to leave out, in what way."""
 
     def __init__(self) -> None:
-        self.hits = self.gone = 0
-        self.full = False
-        self.told: list[tuple[int, bool, bool]] = []
+        self.hits = self.gone = self.left = 0
+        self.maxsize = 1000
+        self.told: list[tuple[int, int, bool]] = []
 
-    def so_far(self) -> tuple[int, int, bool]:
+    def so_far(self) -> tuple[int, int, int]:
         """As `Table.so_far`."""
-        return self.hits, self.gone, self.full
+        return self.hits, self.gone, self.left
 
-    def spare(self, calls: int, reason: str, firsts: bool = False, passes: bool = False) -> None:
+    def spare(self, calls: int, reason: str, sights: int = 0, passes: bool = False) -> None:
         """As `Table.spare`."""
-        self.told.append((calls, firsts, passes))
+        self.told.append((calls, sights, passes))
 
 
 class Entering:
@@ -240,7 +242,7 @@ class Entering:
         assert not self.table.told or hits == 0
         self.table.told.clear()
 
-    def enters(self, took_s: float, saves: float, passed: int = 0, **given: bool) -> list[tuple[int, bool, bool]]:
+    def enters(self, took_s: float, saves: float, passed: int = 0, **given: bool) -> list[tuple[int, int, bool]]:
         """What is told when one is entered, after so many that passed."""
         self.clock.now_s += (1 + passed) * self.each_s + took_s
         self.table.gone += passed
@@ -251,8 +253,8 @@ class Entering:
 @pytest.mark.parametrize(("each_s", "calls"), [(1e-6, MOST_PASSED), (1.5e-3, 26), (1.0, 0)])
 def test_as_many_new_sizes_pass_as_pay_for_one_that_is_entered(each_s: float, calls: int) -> None:
     """By a share of the time between calls, however many of those have passed."""
-    assert Entering(each_s).enters(1e-4, 0.0) == [(calls, True, False)]
-    assert Entering(each_s).enters(1e-4, 0.0, passed=7) == [(calls, True, False)]
+    assert Entering(each_s).enters(1e-4, 0.0) == [(calls, MOST_SIGHTS, False)]
+    assert Entering(each_s).enters(1e-4, 0.0, passed=7) == [(calls, MOST_SIGHTS, False)]
 
 
 def test_one_that_is_entered_counts_for_those_that_have_passed() -> None:
@@ -277,15 +279,15 @@ PAY_FOR_ONE = 399
 @pytest.mark.parametrize(
     ("saves", "has_kin", "told"),
     [
-        (0.0, True, [(PAY_FOR_ONE, True, False)]),
-        (0.5 * PASS_S / 1e-4, True, [(PAY_FOR_ONE, True, False)]),
-        (2.0 * PASS_S / 1e-4, True, [(PAY_FOR_ONE, True, True)]),
-        (0.9, False, [(PAY_FOR_ONE, True, False)]),
+        (0.0, True, [(PAY_FOR_ONE, MOST_SIGHTS, False)]),
+        (0.5 * PASS_S / 1e-4, True, [(PAY_FOR_ONE, MOST_SIGHTS, False)]),
+        (2.0 * PASS_S / 1e-4, True, [(PAY_FOR_ONE, MOST_SIGHTS, True)]),
+        (0.9, False, [(PAY_FOR_ONE, MOST_SIGHTS, False)]),
         (1.1, False, []),
     ],
 )
 def test_what_saves_more_than_it_takes_to_find_runs(
-    saves: float, has_kin: bool, told: list[tuple[int, bool, bool]]
+    saves: float, has_kin: bool, told: list[tuple[int, int, bool]]
 ) -> None:
     """Else plain does: of kin it is little, of others all that it took."""
     assert Entering(1e-4).enters(1e-4, saves, has_kin=has_kin) == told
@@ -310,21 +312,24 @@ def test_sizes_that_come_again_are_all_entered() -> None:
 def test_where_there_is_no_room_for_more_sizes_the_next_pass() -> None:
     """Though they come again: each that is entered takes the place of one that does, too."""
     entering = Entering(1e-6)
-    entering.table.hits += LOOKED_THROUGH
-    for _ in range(LOOKED_THROUGH):
-        entering.enters(1e-4, 0.0)
-    entering.table.told.clear()
-    assert entering.enters(1e-4, 0.0) == []
-    entering.table.full = True
-    assert entering.enters(1e-4, 0.0) == [(MOST_PASSED, True, False)]
+    for left, told in ((0, []), (LOOKED_THROUGH // 2, []), (LOOKED_THROUGH, [(MOST_PASSED, 32, False)])):
+        entering.table.hits += LOOKED_THROUGH
+        entering.table.left += left
+        for _ in range(LOOKED_THROUGH):
+            entering.enters(1e-4, 0.0)
+        entering.table.told.clear()
+        assert entering.enters(1e-4, 0.0) == told
 
 
-def growing(learn: str, monkeypatch: pytest.MonkeyPatch, tried: int, **given: Any) -> tuple[Any, list[int]]:
-    """A function that was called at so many sizes, once each, and which of these calls came to Python."""
+def growing(
+    learn: str, monkeypatch: pytest.MonkeyPatch, tried: int, times: int = 1, **given: Any
+) -> tuple[Any, list[int]]:
+    """A function that was called at so many sizes, so many times each, and which of these calls came to Python."""
     monkeypatch.setattr(repeats, "ENTERING", 0.0)
     f, came = noted(learn, monkeypatch, **given)
     for size in range(2, 2 + tried):
-        assert torch.equal(f(ROWS[:size]), scaled(ROWS[:size]))
+        for _ in range(times):
+            assert torch.equal(f(ROWS[:size]), scaled(ROWS[:size]))
     return f, came
 
 
@@ -346,15 +351,18 @@ def test_most_of_too_many_sizes_cost_no_look_at_all(learn: str, monkeypatch: pyt
         assert f.explain(last).origin != "unseen"
 
 
-@pytest.mark.parametrize("room", [LOOKED_THROUGH, 2 * LOOKED_THROUGH])
-def test_one_that_comes_again_is_entered_where_there_is_room(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it passes like the others."""
+@pytest.mark.parametrize(("sizes", "entered"), [(range(777, 778), 1), (range(300, 340), 0)], ids=["one", "forty"])
+def test_where_there_is_no_room_one_that_comes_again_soon_is_entered(
+    sizes: range, entered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes more often than what is there; of many in turn each passes whenever it comes."""
     with taking("c"):
-        f, came = growing("background", monkeypatch, LOOKED_THROUGH, maxsize=room)
-        for _ in range(2):
-            f(ROWS[:777])
-        assert len(came) == LOOKED_THROUGH + (room > LOOKED_THROUGH)
-        assert f.cache_info().evictions == 0
+        f, came = growing("background", monkeypatch, 2 * LOOKED_THROUGH, 2, maxsize=2 * FOR_ROOM)
+        before = len(came)
+        for _ in range(3):
+            for size in sizes:
+                f(ROWS[:size])
+        assert (f.core.fast_path.most_sights, len(came) - before) == (2, entered)
 
 
 def test_where_bits_are_to_repeat_none_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ typedef struct FastPath {
     PyObject *slot_type, *entry_type;
     Py_ssize_t to_spare, spared;        /* how many of the next calls whose key is not known are; and how many were */
     Py_ssize_t to_pass, passed;         /* the same of those that are answered as their kin, and not published */
-    char firsts;                        /* whether only calls are spared that were not seen lately */
-    char any_sight;                     /* whether those are, too, and pass: there is no room for more */
+    Py_ssize_t most_sights;             /* only those are that were not seen lately, among so many; 0: any, and none passes */
     uint64_t *sights;                   /* which were, of those that could be spared so, or pass */
     Py_ssize_t entries_at, used_at, run_at, check_at, retry_at;
     char receiver, off, frozen;         /* the last: whether nothing may be timed */
@@ -106,8 +105,8 @@ static PyObject *run_entry(const FastPath *path, PyObject *entry, PyObject *args
 /* Whether a call whose key is not known is run plain without more ado, as those are of which there were too many. */
 static int spare(FastPath *path, int firsts, PyObject *args, PyObject *kwargs, const CacheNode *node, PyObject **answer)
 {
-    if (path->to_spare <= 0 || path->firsts != firsts || path->plain == NULL || node == NULL || node->slot != NULL
-        || !may_vary() || (firsts && !path->any_sight && !is_first_sight(&path->sights, node->hash)))
+    if (path->to_spare <= 0 || (path->most_sights > 0) != firsts || path->plain == NULL || node == NULL || node->slot != NULL
+        || !may_vary() || (firsts && !is_first_sight(&path->sights, path->most_sights, node->hash)))
         return 0;
     path->to_spare--;
     path->spared++;
@@ -121,7 +120,7 @@ static Result admit(FastPath *path, PyObject *args, PyObject *kwargs, CacheNode 
     CallSignature sig;
     if (path->kin.held == 0 || !path->sign(path, &sig, args, kwargs))
         return MISS;
-    int passes = path->to_pass > 0 && may_vary() && (path->any_sight || is_first_sight(&path->sights, node->hash));
+    int passes = path->to_pass > 0 && may_vary() && is_first_sight(&path->sights, path->most_sights, node->hash);
     path->to_pass -= passes;
     path->passed += passes;
     PyObject *fresh = passes ? Py_None : (PyObject *)node;
@@ -372,8 +371,7 @@ static PyMemberDef fast_path_members[] = {
     {"frozen", Py_T_BOOL, offsetof(FastPath, frozen), 0, "whether nothing may be timed"},
     {"left", Py_T_PYSSIZET, offsetof(FastPath, left), 0, "after how many calls one goes to Python; 0 for never"},
     {"to_spare", Py_T_PYSSIZET, offsetof(FastPath, to_spare), 0, "how many calls of keys that are not known run plain"},
-    {"firsts", Py_T_BOOL, offsetof(FastPath, firsts), 0, "whether only those do that were not seen lately"},
-    {"any_sight", Py_T_BOOL, offsetof(FastPath, any_sight), 0, "whether those do, too, and pass"},
+    {"most_sights", Py_T_PYSSIZET, offsetof(FastPath, most_sights), 0, "of how many it is known that they were seen"},
     {"spared", Py_T_PYSSIZET, offsetof(FastPath, spared), Py_READONLY, "how many have"},
     {"to_pass", Py_T_PYSSIZET, offsetof(FastPath, to_pass), 0, "how many are answered as their kin, and not published"},
     {"passed", Py_T_PYSSIZET, offsetof(FastPath, passed), Py_READONLY, "how many were"},

@@ -247,12 +247,13 @@ static int may_vary(void)
     return word_from(&torch.deterministic, &deterministic) && deterministic == 0;
 }
 
-/* Whether no call with this hash was seen lately, among those that were asked about; from now on one was. */
-static int is_first_sight(uint64_t **sights, uint64_t hash)
+/* Whether no call with this hash was seen lately, among so many (a power of two) that were asked about; now one was. */
+static int is_first_sight(uint64_t **sights, Py_ssize_t most, uint64_t hash)
 {
-    if (*sights == NULL && (*sights = PyMem_Calloc(MOST_SIGHTS, sizeof **sights)) == NULL)
+    if (most <= 0 || most > MOST_SIGHTS
+        || (*sights == NULL && (*sights = PyMem_Calloc(MOST_SIGHTS, sizeof **sights)) == NULL))
         return 0;
-    uint64_t *place = *sights + (hash & (MOST_SIGHTS - 1)), before = *place;
+    uint64_t *place = *sights + (hash & (uint64_t)(most - 1)), before = *place;
     *place = hash;
     return before != hash;
 }
