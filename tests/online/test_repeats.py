@@ -312,7 +312,8 @@ def test_sizes_that_come_again_are_all_entered() -> None:
 def test_where_there_is_no_room_for_more_sizes_the_next_pass() -> None:
     """Though they come again: each that is entered takes the place of one that does, too."""
     entering = Entering(1e-6)
-    for left, told in ((0, []), (LOOKED_THROUGH // 2, []), (LOOKED_THROUGH, [(MOST_PASSED, 32, False)])):
+    pass_by_few = [(MOST_PASSED, 32, False)]
+    for left, told in ((0, []), (LOOKED_THROUGH // 2, []), (LOOKED_THROUGH, pass_by_few), (0, [])):
         entering.table.hits += LOOKED_THROUGH
         entering.table.left += left
         for _ in range(LOOKED_THROUGH):
