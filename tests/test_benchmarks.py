@@ -679,6 +679,16 @@ def test_sizes_that_never_come_again_are_called_once(
     assert 0.1 < one["over_plain"] < 10
 
 
+def test_layers_are_near_their_last_time_when_a_second_first_is(script: Load) -> None:
+    """By the median of each second's calls, which one that stops for long is not."""
+    layers = script("layers")
+    times, at = [0.5, 0.02, 0.02, 0.011, 0.01, 0.01, 3.0, 0.01], [0.5, 0.6, 1.5, 2.2, 2.5, 3.1, 3.2, 3.9]
+    found = layers.summed(times, at, 4.0)
+    assert (found["calls"], found["worst_s"], found["near_s"]) == (8, 3.0, 2)
+    assert found["late_median_us"] == pytest.approx(1e4)
+    assert found["median_us"] == pytest.approx([2.6e5, 2e4, 1.05e4, 1e4])
+
+
 def test_a_long_call_is_for_what_was_said_of_its_look(script: Load) -> None:
     """By what took the longest of what may be said; elsewhere nothing was."""
     said = script("said")

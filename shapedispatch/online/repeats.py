@@ -176,7 +176,8 @@ class NewSizes:
 
     def _most_sights(self) -> int:
         """Of how many that have passed it is known when they come again; a power of two."""
-        return 1 << (max(1, self._table.maxsize // FOR_ROOM).bit_length() - 1) if self._full else MOST_SIGHTS
+        few = max(1, self._table.maxsize // FOR_ROOM)
+        return min(MOST_SIGHTS, 1 << (few.bit_length() - 1)) if self._full else MOST_SIGHTS
 
     def _each_s(self, took_s: float) -> float:
         """How long it had been since the last, by calls; now and then it is seen whether such come again."""

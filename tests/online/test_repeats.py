@@ -322,6 +322,16 @@ def test_where_there_is_no_room_for_more_sizes_the_next_pass() -> None:
         assert entering.enters(1e-4, 0.0) == told
 
 
+@pytest.mark.parametrize(("room", "sights"), [(1, 1), (1000, 32), (1024, 64), (10**6, MOST_SIGHTS)])
+def test_as_many_sights_are_kept_as_there_is_room_for_sixteen_times(room: int, sights: int) -> None:
+    """A power of two, of which C can find the place of one by its hash; no more than it has."""
+    entering = Entering(1e-6)
+    entering.table.maxsize, entering.table.left = room, LOOKED_THROUGH
+    for _ in range(LOOKED_THROUGH + 1):
+        entering.enters(1e-4, 0.0)
+    assert entering.table.told[-1] == (MOST_PASSED, sights, False)
+
+
 def growing(
     learn: str, monkeypatch: pytest.MonkeyPatch, tried: int, times: int = 1, **given: Any
 ) -> tuple[Any, list[int]]:
