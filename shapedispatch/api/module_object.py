@@ -86,10 +86,10 @@ class ModuleTarget:
 
     def takes(self, module: Module, said: DecoratorArguments) -> bool:
         """Whether a module that is handed over with these arguments may be one more of this."""
-        if type(module) is not self._root or said != self._said:
+        if type(module) is not self._root or said != self._said or not (others := self._of(self._root)):
             return False
-        others, core = self._of(self._root), vars(self._classes[self._root])["forward"].core
-        return bool(others) and _tensors_in(others[0]) == _tensors_in(module) and core.resolve() == core.settings
+        core = vars(self._classes[self._root])["forward"].core
+        return _tensors_in(others[0]) == _tensors_in(module) and bool(core.resolve() == core.settings)
 
     def join(self, module: Module) -> str | None:
         """As `dispatch`; what was left to the children of others before is to this one's."""

@@ -250,6 +250,13 @@ def test_a_dispatcher_is_shared_with_modules_that_live() -> None:
     assert unbuilt(Scaled()).forward.core is not core()
 
 
+def test_modules_without_a_forward_are_handed_over_one_after_the_other() -> None:
+    """What is in each is dispatched; they share nothing, being no calls."""
+    for _ in range(2):
+        (inner,) = unbuilt(nn.ModuleList([Scaled()]))
+        assert is_dispatched(inner)
+
+
 def test_lazy_modules_are_alike_before_they_have_sizes() -> None:
     """Their parameters have none to compare."""
     one, other = (unbuilt(nn.LazyLinear(4)) for _ in range(2))
