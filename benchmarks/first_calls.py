@@ -29,7 +29,6 @@ from shapedispatch.interpreter.cores import usable_cores
 
 SECONDS, SMALL_SECONDS = 60.0, 6.0
 MODULES, WIDTH, MOST_ROWS = 8, 128, 512
-COMPARED = 100
 FEW_CORES = 8
 SHARE_BAR, SHARE_BAR_FEW, WORST_BAR_S, TAIL_BAR_MS = 0.95, 0.80, 1.0, 5.0
 CONTENDERS = ("plain", "torch.compile(dynamic=True)", "shapedispatch", "shapedispatch in the background")
@@ -77,22 +76,18 @@ def one(name: str, device: str, turn: in_turns.Turn) -> None:
     begun, seconds = time.perf_counter(), turn.left_s
     forward = prepared(name)
     imported_s = time.perf_counter() - begun
-    rows, times, at = random.Random(0), list[float](), list[float]()
-    whole = torch.randn(MOST_ROWS, WIDTH, device=device)
+    rows, whole = random.Random(0), torch.randn(MOST_ROWS, WIDTH, device=device)
+
+    def called(x: Tensor) -> Tensor:
+        answer = forward(plain, x)
+        wait(device)
+        return answer
+
+    def compare(answer: Tensor, x: Tensor) -> None:
+        torch.testing.assert_close(answer, plain(x), rtol=1e-3, atol=1e-4)
+
     with torch.no_grad():
-        while turn.left_s > 0:
-            until_s, took_s = turn.begin(), 0.0
-            while took_s < until_s:
-                x = whole[: rows.randint(2, MOST_ROWS)]
-                began = time.perf_counter()
-                answer = forward(plain, x)
-                wait(device)
-                times.append(time.perf_counter() - began)
-                took_s += times[-1]
-                at.append(seconds - turn.left_s + took_s)
-                if len(times) % COMPARED == 1:
-                    torch.testing.assert_close(answer, plain(x), rtol=1e-3, atol=1e-4)
-            turn.end(took_s)
+        times, at = in_turns.timed(turn, lambda: whole[: rows.randint(2, MOST_ROWS)], called, compare)
     turn.over(summed(times, at, seconds, imported_s))
 
 

@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Turn", "measured"]
+__all__ = ["Turn", "measured", "timed"]
 
 TURN_S = 1.0
 ASKED, ENDED = "asks for its turn", "has ended: "
@@ -43,6 +44,33 @@ class Turn:
     def over(self, result: Mapping[str, Any]) -> None:
         """The last one has been; what came of all of them."""
         print(ENDED + json.dumps(result), flush=True)
+
+
+def timed(
+    turn: Turn,
+    given: Callable[[], Any],
+    call: Callable[[Any], Any],
+    compare: Callable[[Any, Any], None],
+    compared: int = 100,
+) -> tuple[list[float], list[float]]:
+    """Call with what is ``given``, in all turns: how long each took, and how much of the turns had gone then, in s.
+
+    Every ``compared``-th answer is compared, untimed: ``compare(answer, given)``.
+    """
+    seconds, times, at = turn.left_s, list[float](), list[float]()
+    while turn.left_s > 0:
+        until_s, took_s = turn.begin(), 0.0
+        while took_s < until_s:
+            one = given()
+            began = time.perf_counter()
+            answer = call(one)
+            times.append(time.perf_counter() - began)
+            took_s += times[-1]
+            at.append(seconds - turn.left_s + took_s)
+            if len(times) % compared == 1:
+                compare(answer, one)
+        turn.end(took_s)
+    return times, at
 
 
 def measured(commands: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import itertools
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 
 SECONDS, SMALL_SECONDS = 60.0, 4.0
 LAYERS, WIDTH, SIZES = 12, 64, (40, 200, 1000)
-COMPARED = 100
 WORST_BAR_S, LATE_BAR = 1.0, 1.05
 PLAIN, SHARED, APART = "as written", "shapedispatch of each", "shapedispatch of each, by a name of its own"
 CONTENDERS = (PLAIN, "torch.compile(dynamic=True) of each", SHARED, APART)
@@ -79,21 +77,17 @@ def one(name: str, device: str, own: bool, turn: in_turns.Turn) -> None:
     plain = [Layer(1 + number * own).to(device).eval() for number in range(LAYERS)]
     layers, seconds = prepared(name, copy.deepcopy(plain)), turn.left_s
     given = itertools.cycle([torch.randn(size, WIDTH, device=device) for size in SIZES])
-    times, at = list[float](), list[float]()
+
+    def called(x: Tensor) -> Tensor:
+        answer = through(layers, x)
+        wait(device)
+        return answer
+
+    def compare(answer: Tensor, x: Tensor) -> None:
+        torch.testing.assert_close(answer, through(plain, x), rtol=1e-3, atol=1e-4)
+
     with torch.no_grad():
-        while turn.left_s > 0:
-            until_s, took_s = turn.begin(), 0.0
-            while took_s < until_s:
-                x = next(given)
-                began = time.perf_counter()
-                answer = through(layers, x)
-                wait(device)
-                times.append(time.perf_counter() - began)
-                took_s += times[-1]
-                at.append(seconds - turn.left_s + took_s)
-                if len(times) % COMPARED == 1:
-                    torch.testing.assert_close(answer, through(plain, x), rtol=1e-3, atol=1e-4)
-            turn.end(took_s)
+        times, at = in_turns.timed(turn, lambda: next(given), called, compare)
     turn.over({**summed(times, at, seconds), "builds": builds(name)})
 
 
