@@ -1,7 +1,9 @@
 """Contenders that are processes, and run a second each in turn: a machine is not as fast all the time.
 
 Whoever does not run is stopped, with all the processes that it has started: what builds in the background builds in its
-own contender's time. A process asks for its turn by `Turn`, and ends with its result; `measured` gives the turns.
+own contender's time. Each has folders of its own, that of temporary files too: there is counted how many processes
+build on this host, and none is to wait for another's. A process asks for its turn by `Turn`, and ends with its result;
+`measured` gives the turns.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ __all__ = ["Turn", "measured", "timed"]
 
 TURN_S = 1.0
 ASKED, ENDED = "asks for its turn", "has ended: "
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "TMPDIR")
 
 
 class Turn:
@@ -92,7 +94,7 @@ class _Running:
 
     def __init__(self, command: Sequence[str], stack: ExitStack) -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        env = {**os.environ, **dict.fromkeys(CACHES, folder)}
+        env = {**os.environ, **dict.fromkeys(FOLDERS, folder)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process: subprocess.Popen[str] = subprocess.Popen(command, env=env, **pipes)  # type: ignore[call-overload]  # of keywords in a dict
         stack.callback(self.process.wait)
