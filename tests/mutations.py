@@ -55,6 +55,7 @@ RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "h
 FILTER = "functions/guards/instance_guards.py"
 NAMES = "hit/csrc/skipped_guards.c"
 GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.py"
+DRAWS, OF_DRAWS = "functions/checks/draws.py", "tests/functions/test_draws.py"
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
@@ -334,6 +335,11 @@ MUTATIONS = (
     Mutation(NAMES, "counted->left > 0", "1", (CALL,)),
     Mutation(NAMES, "if (hold || counted->doubted)", "if (hold)", (CALL,)),
     Mutation(NAMES, "counted->doubted = !hold && !counted->doubted;", "", (CALL,)),
+    # Random numbers that a build draws.
+    Mutation("hit/call.py", "            raise Misaligned(OFF)\n", "            pass\n", (CALL,)),
+    Mutation(DRAWS, " or not _equal(after, states())", "", (OF_DRAWS,)),
+    Mutation(DRAWS, "before = states()  #", "before = begun  #", (OF_DRAWS,)),
+    Mutation("functions/checks/graph_check.py", "wrong or self._drawn_elsewhere(others)", "wrong", (OF_DRAWS,)),
     # A graph past its wrappers.
     Mutation(GRAPH, "PyList_GET_SIZE(graph->found) == 1 && ", "", (WRAPPERS,)),
     Mutation(GRAPH, " && PyList_GET_ITEM(graph->found, 0) != Py_None", "", (WRAPPERS,)),

@@ -108,7 +108,9 @@ class RemoteBuild:
         code.graph = graph
         code.numbers |= self.traced.limits
         if not is_transformed(graph):
-            code.check = GraphCheck(graph, run, known=known, unknown=answer.unchecked, seconds=CHECK_S)
+            code.check = GraphCheck(
+                graph, run, known=known, unknown=answer.unchecked, seconds=CHECK_S, draws=code.draws
+            )
         conditions = replace(answer.conditions, sizes=tuple(self.sizes.items()))
         trace = self.traced.trace.with_graph(run)
         pass_over(trace.call.__code__)

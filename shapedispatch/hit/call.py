@@ -16,7 +16,7 @@ import torch
 from ..errors import in_a_line, where_raised
 from ..interpreter.failures import what_fails
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
-from ..keys.key import Key, Signed, saved_tensor_hooks
+from ..keys.key import ALIGNMENT_BYTES, Key, Signed, saved_tensor_hooks
 from ..private import find
 from . import profiling
 from .checkpoint import run_in_checkpoint
@@ -27,6 +27,7 @@ __all__ = [
     "NO_SECOND",
     "HitPath",
     "Layout",
+    "Misaligned",
     "NowAndThen",
     "Signer",
     "all_hold",
@@ -269,13 +270,20 @@ def past_autograd(whole: Run, first: Run, found: Sequence[Run | None]) -> Run:
     return run
 
 
+class Misaligned(Exception):
+    """Of a build that draws random numbers: an input would be copied first."""
+
+
 def taking_back_draws(whole: Run) -> Run:
     """What draws random numbers, drawing none where it raises: plain is called in its place then, and draws its own.
 
-    But not where it is a checkpoint that ends its second run so: that has drawn what it was to draw.
+    But not where it is a checkpoint that ends its second run so: that has drawn what it was to draw. Nothing is run
+    where Inductor's code would copy an input first, since which number comes where depends on how that lies in memory.
     """
 
     def run(*inputs: Any) -> Any:
+        if any(isinstance(one, torch.Tensor) and one.is_cuda and one.data_ptr() % ALIGNMENT_BYTES for one in inputs):
+            raise Misaligned(OFF)
         generators = [torch.default_generator]
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
@@ -291,6 +299,10 @@ def taking_back_draws(whole: Run) -> Run:
     return run
 
 
+OFF = (
+    f"it draws random numbers, and a tensor on the GPU does not begin at a multiple of {ALIGNMENT_BYTES} bytes:"
+    " compiled code copies such a one first, and of the copy other numbers would be drawn"
+)
 NO_SECOND = (
     "a build has no second derivative, and its backward was asked for one (create_graph=True). Make the call as it is"
     " written: with shapedispatch.set_mode('off'): ..."

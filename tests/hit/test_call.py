@@ -1,4 +1,4 @@
-"""The guards of a hit, without the path that asks them."""
+"""The guards of a hit, without the path that asks them; and what stands around a build that draws."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import weakref
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from shapedispatch.hit.call import HITS_PER_CHECK, NowAndThen
+from shapedispatch.hit.call import HITS_PER_CHECK, Misaligned, NowAndThen, taking_back_draws
 from tests.paths import NO_COMPILER, PATHS, c_module
 
 
@@ -95,3 +97,33 @@ def test_both_paths_ask_at_the_same_hits() -> None:
     for _ in range(1000):
         assert checks[0]((), {}) == checks[1]((), {})
         assert looks[0].asked == looks[1].asked
+
+
+class OnGPU(Tensor):
+    """Says that it is on a GPU."""
+
+    is_cuda = property(lambda self: True)
+
+
+def test_nothing_is_drawn_for_what_compiled_code_would_copy() -> None:
+    """On a GPU, a tensor that begins elsewhere than at a multiple of 16 bytes."""
+    ran: list[tuple[Any, ...]] = []
+    run = taking_back_draws(lambda *inputs: ran.append(inputs))
+    memory = torch.empty(16)
+    memory = memory[-memory.data_ptr() // 4 % 4 :]
+    run(memory[4:].as_subclass(OnGPU), memory[1:], 3)
+    with pytest.raises(Misaligned, match="multiple of 16 bytes"):
+        run(memory, memory[1:].as_subclass(OnGPU))
+    assert len(ran) == 1
+
+
+def test_what_raises_has_drawn_nothing() -> None:
+    """Plain is called in its place, and draws its own."""
+
+    def failing(x: Tensor) -> Tensor:
+        raise ValueError(torch.rand(x.shape))
+
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="tensor"):
+        taking_back_draws(failing)(torch.ones(2))
+    assert torch.equal(torch.get_rng_state(), before)

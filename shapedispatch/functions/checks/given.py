@@ -1,7 +1,8 @@
 """What the runs of a graph are given: copies of a call's inputs, with the caller's values or with others.
 
 Where copies would take more memory than they may, the largest inputs are the caller's own in all runs, as weights are:
-a graph that is about to write one is stopped, and what was compiled is seen to have left them as they were.
+a graph that is about to write one is stopped, and what was compiled is seen to have left them as they were. Random
+numbers are drawn from the generators, which are put back for each run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...autotune.generators import Generators
 from ...keys.tree import extent
 from .shadow import NO_ROOM, NotJudged
 
-__all__ = ["Given", "Written", "distinct", "drawn"]
+__all__ = ["Given", "States", "Written", "distinct", "drawn", "generator_states", "restore"]
 
 COPIES = 4
 """How many copies of the inputs there are at a time."""
@@ -28,6 +29,9 @@ BLOCK = 1 << 22
 """Of so many numbers at a time an order is drawn, or a sum taken: more would take many times their own memory."""
 LARGE, MOVED = 1 << 18, 0.001
 """From how many numbers on a weight's keep their scale; by what share of their range they are moved then."""
+
+States = Sequence[tuple[Callable[[Tensor], object], Tensor]]
+"""Of generators: what puts each back, and to what."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -199,3 +203,19 @@ def distinct(values: Tensor, generators: Generators) -> Tensor:
         numbers = piece.double()[order] + MOVED * (high - low) * (share - 0.5) if keeps else low + (high - low) * share
         to.copy_(torch.where(numbers == 0, step, numbers))
     return drawn
+
+
+def generator_states(inputs: Sequence[object]) -> States:
+    """Those that a run with these inputs may draw from."""
+    devices = {one.device.index for one in inputs if isinstance(one, Tensor) and one.device.type == "cuda"}
+    on_gpu = [
+        (lambda state, device=device: torch.cuda.set_rng_state(state, device), torch.cuda.get_rng_state(device))
+        for device in sorted(devices)
+    ]
+    return [(torch.set_rng_state, torch.get_rng_state()), *on_gpu]
+
+
+def restore(states: States) -> None:
+    """Have them as they were then."""
+    for put_back, state in states:
+        put_back(state)

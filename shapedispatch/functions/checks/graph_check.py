@@ -24,7 +24,7 @@ from ...autotune.generators import Generators
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from ...keys.autocast import casting
-from .given import Given, Written, distinct, drawn
+from .given import Given, States, Written, distinct, drawn, generator_states, restore
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 
 __all__ = ["GraphCheck", "NotJudged", "Verdict", "state_kept"]
@@ -80,6 +80,8 @@ class GraphCheck:
     """Why that process has found nothing, if it was asked."""
     built_s: float = 0.0
     """How long it took here to compile it."""
+    draws: bool = False
+    """Whether random numbers are drawn."""
     seconds: float = field(default_factory=lambda: SECONDS)
     ran: bool = False
     """Whether what was compiled has run for the first time."""
@@ -149,19 +151,19 @@ class GraphCheck:
 
     def _first_run(self, inputs: Sequence[Any], room: int) -> None:
         self.ran = True
-        given, states = self._given(inputs, room), _generator_states(inputs)
+        given, states = self._given(inputs, room), generator_states(inputs)
         marks = given.marks()
         try:
             _outcome(self.compiled, given.copies(), given)
         finally:
-            _restore(states)
+            restore(states)
             if given.marks() != marks:
                 self.known = Verdict(ALTERS)
 
     def _given(self, inputs: Sequence[Any], room: int) -> Given:
         """What runs are given of a call: what the graph writes is copied, however large it is."""
         while True:
-            given, states = Given.of(inputs, room, self.written), _generator_states(inputs)
+            given, states = Given.of(inputs, room, self.written), generator_states(inputs)
             if not given.shared:
                 return given
             try:
@@ -171,7 +173,7 @@ class GraphCheck:
             except Written as error:
                 self.written.add(error.place)
             finally:
-                _restore(states)
+                restore(states)
 
     def _part(self, inputs: Sequence[Any], room: int) -> Verdict | None:
         given = self._given(inputs, room)
@@ -184,7 +186,8 @@ class GraphCheck:
         generators, kept = Generators(), self.kept
         others = given.with_values(lambda i, value: value if i in kept else distinct(value, generators))
         wrong, _, digits = self._compared(others, room, seconds)
-        return Verdict(wrong and f"{wrong}, on values that are all different", digits=digits)
+        wrong = wrong and f"{wrong}, on values that are all different"
+        return Verdict(wrong or self._drawn_elsewhere(others), digits=digits)
 
     def _verdict_for_any(self, inputs: Sequence[Any], room: int) -> Verdict:
         given = Given.of(inputs, room, range(len(inputs)))
@@ -206,17 +209,17 @@ class GraphCheck:
                 return Verdict(wrong, digits=digits)
         if not any(finite):
             raise NotJudged("no such values give numbers")
-        return Verdict(digits=digits)
+        return Verdict(self._drawn_elsewhere(others), digits=digits)
 
     def _seconds_of(self, given: Given) -> float:
         """How long a run in double precision may take."""
-        states, copies = _generator_states(given.inputs), given.copies()
+        states, copies = generator_states(given.inputs), given.copies()
         begun = self.clock()
         with given.guarded():
             results = _outcome(self.graph, copies, given)
         for one in results:
             wait_for_its_stream(one)
-        _restore(states)
+        restore(states)
         return max(self.seconds, OF_BUILD * self.built_s, TIMES_PLAIN * (self.clock() - begun))
 
     def _compared(
@@ -230,7 +233,7 @@ class GraphCheck:
 
         ``seen`` is called with what plain's run came to, before what was compiled is run.
         """
-        states = _generator_states(given.inputs)
+        states = generator_states(given.inputs)
         begun = self.clock()
 
         def stop() -> str | None:
@@ -242,7 +245,7 @@ class GraphCheck:
         with given.guarded(), shadow:
             plain = _outcome(self.graph, copies, given)
             right = [shadow.doubles(one) for one in plain]
-        _restore(states)
+        restore(states)
         if seen is not None:
             seen(shadow, plain)
         actual = self._actual(given)
@@ -268,10 +271,22 @@ class GraphCheck:
             return f"it raised {in_a_line(error)}"
         return found if given.marks() == marks else ALTERS
 
-    def _moved(self, given: Given, states: _States) -> Iterator[list[Tensor]]:
+    def _drawn_elsewhere(self, given: Given) -> str:
+        """What is wrong with the random numbers that what was compiled draws, if it draws some."""
+        if not self.draws:
+            return ""
+        from .draws import unlike
+
+        def plain() -> list[Tensor]:
+            with given.guarded():
+                return _outcome(self.graph, given.copies(), given)
+
+        return unlike(plain, lambda: self._actual(given), lambda: generator_states(given.inputs))
+
+    def _moved(self, given: Given, states: States) -> Iterator[list[Tensor]]:
         """Plain's results where its inputs, and what each operator makes of them, are off by their rounding."""
         for seed in range(MOVES):
-            _restore(states)
+            restore(states)
             with given.guarded(), _Nudging(seed) as nudging:
                 yield _outcome(self.graph, given.with_values(lambda _, value: nudging.moved(value)).copies(), given)
 
@@ -346,23 +361,6 @@ def state_kept() -> Iterator[None]:
 
 def _on_gpu(inputs: Sequence[Any]) -> bool:
     return any(isinstance(one, Tensor) and one.device.type == "cuda" for one in inputs)
-
-
-_States = Sequence[tuple[Callable[[Tensor], object], Tensor]]
-
-
-def _generator_states(inputs: Sequence[Any]) -> _States:
-    devices = {one.device.index for one in inputs if isinstance(one, Tensor) and one.device.type == "cuda"}
-    on_gpu = [
-        (lambda state, device=device: torch.cuda.set_rng_state(state, device), torch.cuda.get_rng_state(device))
-        for device in sorted(devices)
-    ]
-    return [(torch.set_rng_state, torch.get_rng_state()), *on_gpu]
-
-
-def _restore(states: _States) -> None:
-    for put_back, state in states:
-        put_back(state)
 
 
 class _Nudging(TorchDispatchMode):

@@ -115,7 +115,8 @@ def compiler(options: Options, code: Code) -> Compile:
             run = taking_back_draws(run) if code.draws else run
         built_s = time.monotonic() - began
         code.graph = written
-        code.check = GraphCheck(written, run, built_s=built_s) if not is_transformed(written) else None
+        check = GraphCheck(written, run, built_s=built_s, draws=code.draws)
+        code.check = None if is_transformed(written) else check
         return run
 
     return compile_graph

@@ -92,7 +92,9 @@ def _digits_where_right(job: Job, artifact: Artifact, check: GraphCheck | None, 
         return "it has no graph to be held against, operators of the user's, or numbers of the caller's"
     code = Code()
     try:
-        verdict = _verdict(GraphCheck(check.graph, loaded(artifact, code), seconds=CHECK_SECONDS), artifact, inputs)
+        verdict = _verdict(
+            GraphCheck(check.graph, loaded(artifact, code), seconds=CHECK_SECONDS, draws=code.draws), artifact, inputs
+        )
     except Exception as error:  # noqa: BLE001 - a candidate is judged here, and the reason kept
         return in_a_line(error)
     finally:
