@@ -296,6 +296,7 @@ WITHOUT = {
     ),
     "torch._inductor.graph": "Code is loaded without the compiler where that is imported, too.",
     "torch._inductor.codecache.torch_key": HASHED,
+    "torch._inductor.utils.ALIGNMENT": "Where the inputs of a GPU's code begin is looked at by Inductor, in Python.",
     "torch._inductor.runtime.triton_compat.triton_key": HASHED,
     "torch.utils._triton.triton_hash_with_backend": "The first load for a GPU asks what Triton compiles for.",
     "torch._inductor.cpu_vec_isa.pick_vec_isa": "The first load of code for a CPU takes seconds of a call.",

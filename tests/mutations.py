@@ -55,6 +55,7 @@ RECORD, TENSOR, ALL = "hit/csrc/instance_record.c", "hit/csrc/tensor_view.c", "h
 FILTER = "functions/guards/instance_guards.py"
 NAMES = "hit/csrc/skipped_guards.c"
 GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.py"
+ALIGNED, BUILT = "tests/hit/test_aligned_code.py", "tests/functions/test_inductor.py"
 DRAWS, OF_DRAWS = "functions/checks/draws.py", "tests/functions/test_draws.py"
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
@@ -335,6 +336,13 @@ MUTATIONS = (
     Mutation(NAMES, "counted->left > 0", "1", (CALL,)),
     Mutation(NAMES, "if (hold || counted->doubted)", "if (hold)", (CALL,)),
     Mutation(NAMES, "counted->doubted = !hold && !counted->doubted;", "", (CALL,)),
+    # Where inputs begin.
+    Mutation(GRAPH, "return ((uintptr_t)data & 15) == 0;", "return 1;", (ALIGNED,)),
+    Mutation(GRAPH, "|| !begins_aligned(PyList_GET_ITEM(inputs, place))", "", (ALIGNED,)),
+    Mutation(GRAPH, "place >= PyList_GET_SIZE(inputs) || ", "", (ALIGNED,)),
+    Mutation(GRAPH, " && PyList_CheckExact(given[0])", "", (ALIGNED,)),
+    Mutation(INDUCTOR, 'kwargs["static_input_idxs"] = ()', "pass", (BUILT,)),
+    Mutation("functions/compile/code.py", 'inside["model"], run,', 'inside["model"], inside["model"],', (BUILT,)),
     # Random numbers that a build draws.
     Mutation("hit/call.py", "            raise Misaligned(OFF)\n", "            pass\n", (CALL,)),
     Mutation(DRAWS, " or not _equal(after, states())", "", (OF_DRAWS,)),

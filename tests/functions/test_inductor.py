@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from shapedispatch import shapedispatch
 from shapedispatch.functions.compile import graph, inductor
 from shapedispatch.graphs import operators
 from tests.helpers import assert_same, built, pinned
+from tests.paths import NO_COMPILER, c_module
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
@@ -437,3 +439,77 @@ def test_what_inductor_keeps_is_of_this_very_code(monkeypatch: pytest.MonkeyPatc
         with code.tagged("hint"):
             assert torch.compiler.config.cache_key_tag == f"hint {ours}"  # type: ignore[attr-defined]  # as above
     assert torch.compiler.config.cache_key_tag == before  # type: ignore[attr-defined]  # as above
+
+
+def test_no_tensor_is_taken_to_stay_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor looks at no address of those that are: a weight that another replaces may begin anywhere."""
+    told, inner = list[tuple[bool, Any]](), inductor._compile_fx().compile_fx_inner
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        told.append((bool(kwargs.get("is_backward")), kwargs["static_input_idxs"]))
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(inductor._compile_fx(), "compile_fx_inner", seen)
+    layer = torch.nn.Linear(8, 8)
+    f = pinned(built(layer.forward, exact=True, hints=()), "exact")
+    f(X).sum().backward()
+    assert told == [(False, ()), (True, ())]
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_what_begins_elsewhere_is_copied_for_code_that_takes_it_to_be_aligned(
+    gradient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, so here: arguments and weights, of which others may come."""
+    from torch._inductor import compile_fx
+
+    def all_but(static: Any, inputs: Any) -> list[int]:
+        return [i for i, one in enumerate(inputs) if isinstance(one, Tensor) and i not in static]
+
+    monkeypatch.setattr(compile_fx, "get_input_idxs_to_check", lambda inputs, static: all_but(static, inputs))
+    layer = torch.nn.LayerNorm(8)
+    f = pinned(built(layer.forward, exact=True, hints=()), "exact")
+    memory = torch.randn(64)
+    first = -memory.data_ptr() // 4 % 4
+    for offset in (0, 0, 0, 1, 0):
+        layer.weight.data = memory[first + offset :][:8]
+        with torch.set_grad_enabled(gradient):
+            results = f(X), layer.forward(X)
+        assert_same(*results)
+        if gradient:
+            assert_same(*[torch.autograd.grad(one.sum(), layer.bias)[0] for one in results])
+    assert f.cache_info().misses == 1
+
+
+@pytest.mark.parametrize("c", [False, True])
+def test_where_inputs_begin_is_seen_in_c(c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Inductor has for it looks at one after the other in Python, and is asked only where one is to be copied."""
+    from torch._inductor import utils as inductor_utils
+
+    from shapedispatch.functions.compile.code import check_alignment_in_c
+    from shapedispatch.hit import native
+
+    if c and NO_COMPILER is not None:
+        pytest.skip(NO_COMPILER)
+    monkeypatch.setattr(native, "in_use", c_module() if c else None)
+    looked, copied = [], inductor_utils.copy_misaligned_inputs
+    monkeypatch.setattr(inductor_utils, "copy_misaligned_inputs", lambda *given: looked.append(given) or copied(*given))
+    inside = inductor_utils.align_inputs_from_check_idxs(
+        lambda given: [one.data_ptr() % 16 for one in given], [0], set()
+    )
+    graph, memory = SimpleNamespace(current_callable=inside), torch.empty(16)
+    aligned = memory[-memory.data_ptr() // 4 % 4 :]
+    check_alignment_in_c(graph)
+    assert graph.current_callable([aligned]) == [0]
+    assert len(looked) == (not c)
+    assert graph.current_callable([aligned[1:]]) == [0]
+    assert len(looked) == 2 - c
+
+
+def test_what_looks_at_no_input_stays_as_it_is() -> None:
+    """Of code on a CPU nothing is taken to be aligned."""
+    from shapedispatch.functions.compile.code import check_alignment_in_c
+
+    graph = SimpleNamespace(current_callable=scaled)
+    check_alignment_in_c(graph)
+    assert graph.current_callable is scaled

@@ -41,7 +41,7 @@ from ..checks.graph_check import Verdict
 from ..parts.joint import Joint, Partial
 from ..parts.plan import Plan
 from .autograd import undefined_passed_on
-from .code import Code, count_together, generated_modules_kept, tagged, without_compiler
+from .code import Code, check_alignment_in_c, count_together, generated_modules_kept, tagged, without_compiler
 from .inductor import skip_wrappers
 
 __all__ = [
@@ -372,6 +372,8 @@ def _loaded_whole(artifact: Artifact, code: Code) -> Run:
     ):
         whole = entry.wrap_post_compile([], entry.sanitized_aot_config, how)
     graph = entry.compiled_fw.result
+    for part in _parts(entry):
+        check_alignment_in_c(part.result)
     if code.shared is not None:
         count_together(graph, *code.shared)
 

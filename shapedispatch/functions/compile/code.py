@@ -27,6 +27,9 @@ with warnings.catch_warnings():
     from torch.compiler._cache import CacheArtifactManager
 
 from ...graphs.operators import calls_only_views, draws_numbers, why_not_recorded
+from ...hit import native
+from ...keys.key import ALIGNMENT_BYTES
+from ...private import find
 from ...store.artifacts import our_code
 from ..checks.graph_check import GraphCheck, Verdict
 
@@ -34,6 +37,7 @@ __all__ = [
     "Code",
     "ExternKernels",
     "Pieces",
+    "check_alignment_in_c",
     "count_together",
     "extern_kernels",
     "generated_modules_kept",
@@ -177,6 +181,27 @@ def _forget(modules: list[Any]) -> None:
         if not any(other.__file__ == module.__file__ for other in list(PyCodeCache.modules)):
             getattr(PyCodeCache, "linemaps", {}).pop(module.__file__, None)
     modules.clear()
+
+
+_ALIGNING = "align_inputs_from_check_idxs.<locals>.run"
+"""What Inductor puts before its code where that takes inputs on a GPU to be aligned: Python, which looks at each."""
+
+
+def check_alignment_in_c(graph: Any) -> None:
+    """Have it seen in C where a graph's inputs begin; where one is not aligned, Inductor's own copies it.
+
+    Nothing is changed where this release does that otherwise, or not before the code: newer ones do it in the code.
+    """
+    run: Any = getattr(graph, "current_callable", None)
+    if native.in_use is None or getattr(run, "__qualname__", "") != _ALIGNING or _alignment != ALIGNMENT_BYTES:
+        return
+    cells = zip(run.__code__.co_freevars, run.__closure__ or (), strict=True)
+    inside = {name: cell.cell_contents for name, cell in cells}
+    if {"model", "inputs_to_check"} <= inside.keys():
+        graph.current_callable = native.in_use.AlignedCode(inside["model"], run, tuple(inside["inputs_to_check"]))
+
+
+_alignment: Any = find("torch._inductor.utils.ALIGNMENT")
 
 
 def count_together(graph: Any, shared: Sequence[tuple[int, bool, int]], hidden: Sequence[int]) -> None:

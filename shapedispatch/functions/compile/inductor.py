@@ -35,7 +35,7 @@ from .autograd import (
     undefined_passed_on,
 )
 from .build import APART
-from .code import Code, Pieces, count_together, generated_modules_kept, remove_damaged
+from .code import Code, Pieces, check_alignment_in_c, count_together, generated_modules_kept, remove_damaged
 from .graph import (
     PartialBackward,
     dtypes_of_numbers,
@@ -220,6 +220,8 @@ def _compiled_once(
         nonlocal trusted
         # It would keep the graph out of Inductor's cache, and is done with: what it changes shows in the graph.
         kwargs.pop("get_decomp_fn", None)
+        if "static_input_idxs" in kwargs:  # what stays in its place: no build's tensors do, of which another may come
+            kwargs["static_input_idxs"] = ()
         refuse_acts(traced)
         refuse_kernels(gm)
         if not (several or kwargs.get("is_inference")):
@@ -259,6 +261,7 @@ def _one_graph(gm: GraphModule, examples: Sequence[Any], code: Code, kwargs: Map
     backward = bool(kwargs.get("is_backward"))
     shared = () if backward else shared_outputs(gm)
     compiled = _compile_fx().compile_fx_inner(gm, examples, **kwargs)
+    check_alignment_in_c(compiled)
     if shared:
         code.shared = (shared, take_unsafe_views())
         count_together(compiled, *code.shared)

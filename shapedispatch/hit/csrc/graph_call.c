@@ -1,5 +1,6 @@
 /*
- * The graph of a build, as the code that Dynamo made calls it: past the wrappers around what Inductor made.
+ * The graph of a build, as the code that Dynamo made calls it: past the wrappers around what Inductor made. And that
+ * itself, past the Python that looks where each of its inputs begins.
  *
  * hit/call.py has the law, `past_wrappers`. Where Inductor has written all of a graph, autograd's part of the dispatcher
  * is left out meanwhile, as it is below a kernel of autograd's: grad mode is off, so that it would only pass on what it is
@@ -116,5 +117,94 @@ static PyTypeObject GraphCallType = {
     .tp_traverse = graph_call_traverse,
     .tp_clear = graph_call_clear,
     .tp_vectorcall_offset = offsetof(GraphCall, vectorcall),
+    .tp_call = PyVectorcall_Call,
+};
+
+/* ------------------------------------------------------------------------------------------------ aligned inputs */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *code;                     /* code([*inputs]): where those at the places begin at multiples of 16 bytes */
+    PyObject *looking;                  /* the same of any: it copies what does not */
+    PyObject *places;                   /* a tuple of integers */
+} AlignedCode;
+
+static int begins_aligned(PyObject *tensor)
+{
+    uint64_t keyset;
+    View view;
+    void *data;
+    if ((Py_TYPE(tensor) == torch.tensor || Py_TYPE(tensor) == torch.parameter) && keyset_of(tensor, &keyset)) {
+        const Compared *before = shim.in_use ? compared(keyset) : NULL;     /* all else that a view shows takes longer */
+        if (before != NULL && before->alike && shim.ask.data((char *)tensor + torch.impl_at, &data) == 0)
+            return ((uintptr_t)data & 15) == 0;
+        if (view_of(tensor, keyset, &view, 0))
+            return (((uintptr_t)view.data + view.byte_offset) & 15) == 0;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+static int all_begin_aligned(const AlignedCode *aligned, PyObject *inputs)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(aligned->places); i++) {
+        Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(aligned->places, i));
+        if (place < 0 || place >= PyList_GET_SIZE(inputs) || !begins_aligned(PyList_GET_ITEM(inputs, place)))
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *aligned_code_vectorcall(PyObject *self, PyObject *const *given, size_t flags, PyObject *names)
+{
+    const AlignedCode *aligned = (AlignedCode *)self;
+    if (aligned->looking == NULL)       /* the collector has cleared it */
+        return PyErr_Format(PyExc_RuntimeError, "the code of this graph is being collected");
+    int boxed = names == NULL && PyVectorcall_NARGS(flags) == 1 && PyList_CheckExact(given[0]);
+    int alone = boxed && torch.exchange != NULL && all_begin_aligned(aligned, given[0]);
+    return PyObject_Vectorcall(alone ? aligned->code : aligned->looking, given, flags, names);
+}
+
+static int aligned_code_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    return visit_references(REFERENCES((AlignedCode *)self, code, looking), visit, arg);
+}
+
+static int aligned_code_clear(PyObject *self)
+{
+    clear_references(REFERENCES((AlignedCode *)self, code, looking));
+    Py_CLEAR(((AlignedCode *)self)->places);
+    return 0;
+}
+
+static PyObject *aligned_code_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *code, *looking, *places;
+    if (!PyArg_ParseTuple(args, "OOO!", &code, &looking, &PyTuple_Type, &places))
+        return NULL;
+    AlignedCode *aligned = (AlignedCode *)type->tp_alloc(type, 0);
+    if (aligned != NULL) {
+        aligned->vectorcall = aligned_code_vectorcall;
+        aligned->code = Py_NewRef(code);
+        aligned->looking = Py_NewRef(looking);
+        aligned->places = Py_NewRef(places);
+    }
+    return (PyObject *)aligned;
+}
+
+static PyTypeObject AlignedCodeType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shapedispatch.hit._native.AlignedCode",
+    .tp_doc = "AlignedCode(code, looking, places)\n--\n\n"
+              "Called with a list: as code where the tensors at these places of it begin at multiples of 16 bytes, else\n"
+              "as looking.",
+    .tp_basicsize = sizeof(AlignedCode),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = aligned_code_new,
+    .tp_dealloc = clear_and_free,
+    .tp_traverse = aligned_code_traverse,
+    .tp_clear = aligned_code_clear,
+    .tp_vectorcall_offset = offsetof(AlignedCode, vectorcall),
     .tp_call = PyVectorcall_Call,
 };

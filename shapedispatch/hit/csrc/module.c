@@ -144,7 +144,7 @@ PyMODINIT_FUNC PyInit__native(void)
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &CallTurnsType,
         &PoolLeaderType, &PooledCallType, &KeySchemaType, &CodeGuardType, &AllChecksType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
-        &KernelFastPathType, &ThreadStateType, &GraphCallType};
+        &KernelFastPathType, &ThreadStateType, &GraphCallType, &AlignedCodeType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */
