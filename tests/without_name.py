@@ -30,13 +30,18 @@ from torch.utils.checkpoint import checkpoint
 PACKAGE = Path(__file__).parent.parent / "shapedispatch"
 
 
-def renamed(leaves: Sequence[str], folder: Path) -> None:
-    """A copy of the package that asks for other names than these."""
+def renamed(names: Sequence[str], folder: Path) -> None:
+    """A copy of the package that asks for other names than these.
+
+    A name that every module has is left where it is no other module's.
+    """
+    parts = [name.split(".") for name in names]
+    leaves = [".".join(part[-2:]) if part[-1].startswith("__") else part[-1] for part in parts]
     shutil.copytree(PACKAGE, folder / "shapedispatch")
     for file in (folder / "shapedispatch").rglob("*.py"):
         text = file.read_text("utf-8")
         for leaf in leaves:
-            text = re.sub(rf"(?<![\w]){leaf}\b", f"{leaf}_is_lost", text)
+            text = re.sub(rf"(?<![\w]){re.escape(leaf)}\b", f"{leaf}_is_lost", text)
         file.write_text(text, "utf-8")
 
 
@@ -109,7 +114,7 @@ def main() -> None:
         torch.__version__ = "99.0.0"
     if "--renamed" in sys.argv:
         folder = tempfile.mkdtemp()
-        renamed([name.rpartition(".")[2] for name in names], Path(folder))
+        renamed(names, Path(folder))
         sys.path.insert(0, folder)
     else:
         take_away(names)
