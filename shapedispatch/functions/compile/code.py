@@ -185,6 +185,7 @@ def _forget(modules: list[Any]) -> None:
 
 _ALIGNING = "align_inputs_from_check_idxs.<locals>.run"
 """What Inductor puts before its code where that takes inputs on a GPU to be aligned: Python, which looks at each."""
+_alignment: Any = find("torch._inductor.utils.ALIGNMENT")
 
 
 def check_alignment_in_c(graph: Any) -> None:
@@ -199,9 +200,6 @@ def check_alignment_in_c(graph: Any) -> None:
     inside = {name: cell.cell_contents for name, cell in cells}
     if {"model", "inputs_to_check"} <= inside.keys():
         graph.current_callable = native.in_use.AlignedCode(inside["model"], run, tuple(inside["inputs_to_check"]))
-
-
-_alignment: Any = find("torch._inductor.utils.ALIGNMENT")
 
 
 def count_together(graph: Any, shared: Sequence[tuple[int, bool, int]], hidden: Sequence[int]) -> None:
