@@ -344,7 +344,7 @@ MUTATIONS = (
     Mutation(INDUCTOR, 'kwargs["static_input_idxs"] = ()', "pass", (BUILT,)),
     Mutation("functions/compile/code.py", 'inside["model"], run,', 'inside["model"], inside["model"],', (BUILT,)),
     # Random numbers that a build draws.
-    Mutation("hit/call.py", "            raise Misaligned(OFF)\n", "            pass\n", (CALL,)),
+    Mutation("hit/call.py", "            raise Misaligned(COPIED_FIRST)\n", "            pass\n", (CALL,)),
     Mutation(DRAWS, " or not _equal(after, states())", "", (OF_DRAWS,)),
     Mutation(DRAWS, "before = states()  #", "before = begun  #", (OF_DRAWS,)),
     Mutation("functions/checks/graph_check.py", "wrong or self._drawn_elsewhere(others)", "wrong", (OF_DRAWS,)),

@@ -283,7 +283,7 @@ def taking_back_draws(whole: Run) -> Run:
 
     def run(*inputs: Any) -> Any:
         if any(isinstance(one, torch.Tensor) and one.is_cuda and one.data_ptr() % ALIGNMENT_BYTES for one in inputs):
-            raise Misaligned(OFF)
+            raise Misaligned(COPIED_FIRST)
         generators = [torch.default_generator]
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
@@ -299,7 +299,7 @@ def taking_back_draws(whole: Run) -> Run:
     return run
 
 
-OFF = (
+COPIED_FIRST = (
     f"it draws random numbers, and a tensor on the GPU does not begin at a multiple of {ALIGNMENT_BYTES} bytes:"
     " compiled code copies such a one first, and of the copy other numbers would be drawn"
 )

@@ -275,7 +275,7 @@ class GraphCheck:
         """What is wrong with the random numbers that what was compiled draws, if it draws some."""
         if not self.draws:
             return ""
-        from .draws import unlike
+        from .draws import unlike  # few graphs draw: the first miss of others reads a file less
 
         def plain() -> list[Tensor]:
             with given.guarded():

@@ -220,7 +220,7 @@ def _compiled_once(
         nonlocal trusted
         # It would keep the graph out of Inductor's cache, and is done with: what it changes shows in the graph.
         kwargs.pop("get_decomp_fn", None)
-        if "static_input_idxs" in kwargs:  # where these begin nobody looks at a call: but a weight may be replaced
+        if "static_input_idxs" in kwargs:  # of these it never looks where they begin, and a weight may be replaced
             kwargs["static_input_idxs"] = ()
         refuse_acts(traced)
         refuse_kernels(gm)
