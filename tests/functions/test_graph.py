@@ -430,3 +430,43 @@ def test_an_address_is_no_collective() -> None:
     targets = [("call_function", Addressed()), ("placeholder", "L_self_c10d_"), ("call_function", "c10d.all_reduce")]
     each: Any = [types.SimpleNamespace(op=op, target=target) for op, target in targets]
     assert collectives(each) == ("c10d.all_reduce",)
+
+
+class OneMemory(torch.nn.Module):
+    """Two layers whose weights lie in one memory, as flattened models have them; ``counts`` writes one of these."""
+
+    def __init__(self, backwards: bool, begins_at: int, counts: bool = False) -> None:
+        super().__init__()
+        self.up, self.down, self.counts = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4), counts
+        weights = list(self.parameters())[:: -1 if backwards else 1]
+        flat = torch.randn(begins_at + sum(one.numel() for one in weights))
+        for one in weights:
+            one.data = flat[begins_at : begins_at + one.numel()].view(one.shape)
+            begins_at += one.numel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both."""
+        if self.counts:
+            with torch.no_grad():
+                self.up.bias.add_(1)
+        return self.down(self.up(x).relu())
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("begins_at", [0, 1])
+def test_weights_in_one_memory_are_not_written(backwards: bool, begins_at: int) -> None:
+    """PyTorch puts the fake of such a weight in its place by a write, which none of the function's is."""
+    made = OneMemory(backwards, begins_at)
+    x = torch.randn(3, 4)
+    f = pinned(shapedispatch(made.forward, exact=True, hints=(), store=False), "exact")
+    assert_same(f(x), made(x))
+    assert [one.effects.other_writes for one in f.core.table.builds()] == [()]
+
+
+@pytest.mark.parametrize("begins_at", [0, 1])
+def test_a_write_into_weights_in_one_memory_is_seen(begins_at: int) -> None:
+    """Each is looked at for itself."""
+    made = OneMemory(True, begins_at, counts=True)
+    f = shapedispatch(made.forward, exact=True, hints=(), store=False)
+    with pytest.warns(UserWarning, match=r"it writes self._modules\['up'\]._parameters\['bias'\]\n"):
+        f(torch.randn(3, 4))

@@ -17,6 +17,7 @@ import torch._dynamo
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
+from torch.nn import Parameter
 from torch.torch_version import TorchVersion
 
 from ...effects import Beside, Effects
@@ -165,14 +166,35 @@ def _input_writes(gm: GraphModule) -> list[bool]:
     AOTAutograd knows best: some operations write without a trace on fake tensors, such as batch norm its statistics.
     """
     leaves = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    versions = [getattr(node.meta.get("example_value"), "_version", 0) > 0 for node in leaves]
     metadata = aot_metadata()
     if metadata is None or len(metadata.input_info) != len(leaves):
         return [True] * len(leaves)  # what cannot be inferred counts as written
     return [
         before or info.mutates_data or info.mutates_metadata
-        for before, info in zip(versions, metadata.input_info, strict=True)
+        for before, info in zip(_written_fakes(leaves), metadata.input_info, strict=True)
     ]
+
+
+def _written_fakes(leaves: Sequence[Node]) -> list[bool]:
+    """Which of these fakes have been written since they were made.
+
+    To make one can count as a write itself: of a tensor that begins elsewhere in its memory, or shares that. So they
+    are made again, in the same order.
+    """
+    versions = [getattr(node.meta.get("example_value"), "_version", 0) for node in leaves]
+    if not any(versions):
+        return [False] * len(leaves)
+    examples = [getattr(node.meta.get("grapharg"), "example", None) for node in leaves]
+    with FakeTensorMode() as mode:
+        made = [
+            mode.from_tensor(one, static_shapes=True) if isinstance(one, Tensor) and type(one) in _PLAIN else None
+            for one in examples
+        ]
+    return [version > getattr(one, "_version", 0) for version, one in zip(versions, made, strict=True)]
+
+
+_PLAIN = (Tensor, Parameter)
+"""Another kind of tensor may not be made a second time: what its fake counts is a write."""
 
 
 def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:
