@@ -62,12 +62,12 @@ def test_a_misaligned_view_after_an_aligned_call() -> None:
 @pytest.mark.parametrize("gradient", [False, True])
 def test_a_weight_that_is_replaced_by_one_that_begins_elsewhere(gradient: bool) -> None:
     """A build was made for memory that begins at a multiple of 16 bytes: read so, any other ends the process."""
-    layer = torch.nn.LayerNorm(64, device="cuda")
+    layer = torch.nn.LayerNorm(4096, device="cuda")
     f = pinned(shapedispatch(layer.forward, exact=True, hints=(), store=False), "exact")
-    x = on_gpu(128, 64, requires_grad=gradient)
+    x = on_gpu(128, 4096, requires_grad=gradient)
     for offset in (0, 1, 2, 0, 3):
-        layer.weight.data = on_gpu(64 + offset)[offset:]
-        layer.bias.data = on_gpu(65)[1:]
+        layer.weight.data = on_gpu(4096 + offset)[offset:]
+        layer.bias.data = on_gpu(4097)[1:]
         with torch.set_grad_enabled(gradient):
             results = [one(x) for one in (f, layer.forward)]
         grads = [torch.autograd.grad(one.sum(), [x, layer.weight]) for one in results] if gradient else [(), ()]
