@@ -57,6 +57,7 @@ OWNERS = {
     "_assert_async": "torch.ops.aten._assert_async",
     "_assert_scalar": "torch.ops.aten._assert_scalar",
     "_backward_hooks": "torch.Tensor._backward_hooks",
+    "_register_hook_dict": "torch.autograd.graph.Node._register_hook_dict",
     "_at_fork_reinit": "_thread.LockType._at_fork_reinit",
     "_base": "torch.Tensor._base",
     "_buffers": "torch.nn.Module._buffers",
@@ -266,6 +267,7 @@ WITHOUT = {
     "torch.autograd.variable.Variable._execution_engine.queue_callback": (
         "Of several results with gradients each has a backward of its own."
     ),
+    "torch.autograd.graph.Node._register_hook_dict": "A result that others are made of has a backward of its own.",
     "torch._C._storage_id": "FSDP's weights count as other memory once it has freed them: some backwards raise once.",
     "torch._C._current_graph_task_id": "Of several results with gradients each has a backward of its own.",
     "torch._C._will_engine_execute_node": "Of several results with gradients each has a backward of its own.",

@@ -28,6 +28,8 @@ SIGNS = "tests/hit/test_native.py"
 NUMBERS, NEWCOMERS = "tests/online/test_repeats.py", "tests/dispatch/test_newcomers.py"
 BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
+ANEW, OF_INNER = "functions/parts/apart.py", "tests/functions/test_inner_results.py"
+SOURCES = "functions/parts/sources.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
 LAUNCHES = "tests/dispatch/test_launches.py"
@@ -403,9 +405,29 @@ MUTATIONS = (
     ),
     Mutation(RECORDED, "check=build.check(), build=slot", "check=None, build=slot", (OF_PLAIN,)),
     # Several results with one backward.
-    Mutation(JOINT, "if len(given) == len(self.nodes) else", "if True else", (OF_JOINT,)),
+    Mutation(JOINT, "if self._reaches_all(given) else", "if True else", (OF_JOINT,)),
+    Mutation(JOINT, "reached.update(self.form.others[number])", "pass", (OF_INNER,)),
+    Mutation(JOINT, "return self.hooked or asked_for", "return asked_for", (OF_INNER,)),
+    Mutation(JOINT, "not (_will_run(self.probe[1]) or is_for_leaves())", "False", (OF_INNER,)),
+    Mutation(JOINT, " or is_for_leaves())", ")", (OF_INNER,)),
+    Mutation(JOINT, "one is not None and one.retains_grad for one in kept", "False for one in kept", (OF_INNER,)),
+    Mutation(JOINT, '"_register_hook_dict", ', "", (OF_INNER,)),
+    Mutation(JOINT, '"register_hook", ', "", (OF_INNER,)),
+    Mutation(JOINT, ', "register_prehook"', "", (OF_INNER,)),
+    Mutation(JOINT, "|= self.number in self.call.form.inner", "= True", (OF_INNER,)),
+    Mutation(ANEW, "        return leaf_of(value)", "        return value", (OF_INNER,)),
+    Mutation(ANEW, "in reversed(range(len(self.results)))", "in range(len(self.results))", (OF_INNER,)),
+    Mutation(CUT, "if inner * LARGE > sum(", "if False and sum(", (OF_INNER,)),
+    Mutation(
+        "keys/backward.py",
+        "weakref.WeakValueDictionary[int, _Ours]()",
+        "dict[int, _Ours]()",
+        ("tests/keys/test_backward.py",),
+    ),
     Mutation(JOINT, "return not self.seen or _is_called_again()", "return not self.seen", (OF_JOINT,)),
-    Mutation(JOINT, "torch.inference_mode(False), ", "", (OF_JOINT,)),
+    Mutation(
+        JOINT, "torch.inference_mode(False), torch.enable_grad(), casting", "torch.enable_grad(), casting", (OF_JOINT,)
+    ),
     Mutation(JOINT, "casting(self.form.casts), ", "", (OF_JOINT,)),
     Mutation(JOINT, "self.form.device, _unhooked()", "_unhooked()", (OF_JOINT,)),
     Mutation(JOINT, "self.form.device, _unhooked()", "self.form.device", (OF_JOINT,)),
@@ -421,16 +443,16 @@ MUTATIONS = (
     ),
     Mutation(JOINT, 'torch.empty(0, dtype=torch.float32, device="cpu")', "tensors[0].new_empty(0)", (OF_JOINT,)),
     Mutation(JOINT, "_Begun] = weakref.WeakValueDictionary()", "_Begun] = {}", (OF_JOINT,)),
-    Mutation(CUT, "(passes and one in asked)", "False", (OF_JOINT,)),
-    Mutation(CUT, "if passes and not _passes_gradients(values[one]):", "if False:", (OF_CUT,)),
-    Mutation(CUT, "if any(one != made_of[0] for one in made_of):", "if False:", (OF_CUT,)),
-    Mutation(CUT, "and _has_gradient(split.values[node]) and node not in taken:", "and False:", (OF_CUT,)),
+    Mutation(SOURCES, "(passes and one in ends)", "False", (OF_JOINT,)),
+    Mutation(SOURCES, "if passes and not _passes_gradients(values[one]):", "if False:", (OF_CUT,)),
+    Mutation(CUT, "if any(one != ends[0] for one in ends):", "if False:", (OF_CUT,)),
+    Mutation(CUT, "and has_gradient(split.values[node]) and node not in taken:", "and False:", (OF_CUT,)),
     Mutation(CUT, "if len({split.values[node].device for node in made}) > 1:", "if False:", (OF_CUT,)),
     Mutation(CUT, "made.sort(key=self.place.__getitem__)", "pass", (OF_CUT,)),
     Mutation(CUT, "    for node in written:", "    for node in ():", (OF_CUT,)),
-    Mutation(CUT, "if together and ordered:", "if False:", (OF_JOINT,)),
+    Mutation(CUT, "if way is not Way.APART and ordered:", "if False:", (OF_JOINT,)),
     Mutation(
-        "functions/compile/inductor.py", "if depends is not None and not only_computes():", "if False:", (OF_JOINT,)
+        "functions/compile/inductor.py", "if made_of is not None and not only_computes():", "if False:", (OF_JOINT,)
     ),
     Mutation(BUILD, "(partial.failed() if partial is not None else None)", "None", (OF_JOINT,)),
     Mutation("functions/builder.py", "if followed or memory.facts", "if memory.facts", (OF_JOINT,)),

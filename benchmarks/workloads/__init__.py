@@ -87,9 +87,12 @@ def float64_copy(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def gradients(outputs: Any, args: tuple[Any, ...], upstream: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The gradients of ``outputs`` for every argument that wants one, given those of the outputs."""
+    """The gradients of ``outputs`` for every argument that wants one, given those of the outputs: by `backward`."""
     wanted = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.requires_grad]
-    return torch.autograd.grad(as_tuple(outputs), wanted, upstream)
+    for arg in wanted:
+        arg.grad = None
+    torch.autograd.backward(as_tuple(outputs), upstream)
+    return tuple(arg.grad for arg in wanted)
 
 
 def normal(shape: tuple[int, ...], dtype: torch.dtype, device: str, generator: torch.Generator) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..keys.autocast import casting
+from ..keys.backward import for_leaves
 from ..keys.tree import device_of, span, tensors
 from .compare import Scales, distinct_like
 from .measure import free_memory
@@ -179,7 +180,7 @@ class Trial:
             return ()
         # Not backward(): that would add to .grad of the module's parameters.
         with casting():  # a forward's is no backward's
-            return torch.autograd.grad(outputs, leaves, [seed(t) for t in outputs], allow_unused=True)
+            return torch.autograd.grad(for_leaves(outputs), leaves, [seed(t) for t in outputs], allow_unused=True)
 
 
 def _in_another_order(tensor: Tensor) -> Tensor:

@@ -182,11 +182,11 @@ class _Sender:
 
 def _why_not_cut(gm: Any, examples: Sequence[Any], why: PartialBackward) -> str:
     """Why a graph with several results is compiled neither so that they have one backward nor with one for each."""
-    from .parts.cut import Whole, cut
+    from .parts.cut import Way, Whole, cut
 
-    for together in (True, False):
+    for way in Way:
         try:
-            cut(gm, examples, together)
+            cut(gm, examples, way)
             return ""
         except Whole as whole:
             refused = str(why.in_one(whole))

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from shapedispatch.functions.parts import cut as cut_module
-from shapedispatch.functions.parts.cut import Cut, Whole, cut
+from shapedispatch.functions.parts.cut import Cut, Way, Whole, cut
 
 SIZE = (4, 6)
 
@@ -367,7 +367,7 @@ def test_too_many_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def together(make: Callable[[Graph, list[Node]], Sequence[Node]]) -> Cut:
     """That graph, with a part for all results of the same sources."""
-    return cut(graph_of(make), faked(inputs()), together=True)
+    return cut(graph_of(make), faked(inputs()), Way.ALIKE)
 
 
 def test_results_that_are_made_of_the_same_have_a_part_together() -> None:
@@ -381,7 +381,7 @@ def test_results_that_are_made_of_the_same_have_a_part_together() -> None:
     found = together(make)
     outputs = [[node.name for node in part.graph.output_node().args[0]] for part in found.parts]
     assert outputs == [["sin", "cos"], ["exp"]]
-    assert found.depends == ((True, True), None)
+    assert [one and one.inputs for one in found.made_of] == [(True, True), None]
 
 
 def test_a_result_that_only_looks_at_a_tensor_is_not_made_of_it() -> None:
@@ -430,7 +430,7 @@ def test_what_has_no_gradient_is_made_where_its_values_are() -> None:
 
     found = together(make)
     assert len(found.parts) == 1
-    assert found.depends == ((True,),)
+    assert [one and one.inputs for one in found.made_of] == [(True,)]
 
 
 def test_results_on_several_devices_have_a_part_each() -> None:

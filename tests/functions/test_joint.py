@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +17,12 @@ from torch.fx import GraphModule
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from shapedispatch.functions.parts import cut as cut_module
 from shapedispatch.functions.parts import joint as joint_module
-from shapedispatch.functions.parts.cut import Whole, cut
+from shapedispatch.functions.parts.cut import Cut, Way, Whole, cut
+from shapedispatch.functions.parts.form import Form
 from shapedispatch.functions.parts.joint import Joint, Partial
+from shapedispatch.functions.parts.plan import MadeOf
 from shapedispatch.hit.call import NO_SECOND
 from tests.functions.test_cut import faked, inputs, programs
 from tests.helpers import SelectNone, assert_same, built, pinned
@@ -54,17 +58,29 @@ def compiled(run: Run) -> Run:
     return CompiledFunction.apply
 
 
-def joined(gm: GraphModule) -> tuple[Run, Partial]:
-    """A graph in parts with one backward each."""
+def joined(gm: GraphModule, way: Way) -> tuple[Run, Cut]:
+    """A graph in parts with one backward each; of any size, results that others are made of."""
     try:
-        found, partial = cut(gm, faked(inputs()), together=True), Partial()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cut_module, "LARGE", 0)
+            found, partial = cut(gm, faked(inputs()), way), Partial()
     except Whole:
         reject()  # it has a part for each result
     runs = [
-        Joint(compiled(part.forward), lambda part=part: part.forward, depends, partial) if depends else part.forward
-        for part, depends in zip(found.parts, found.depends, strict=True)
+        Joint(compiled(part.forward), lambda part=part: part, made_of, partial) if made_of else part.forward
+        for part, made_of in zip(found.parts, found.made_of, strict=True)
     ]
-    return found.plan.joined(runs), partial
+    return found.plan.joined(runs), found
+
+
+def given_by(fn: Run) -> Any:
+    """What gives the operators of a graph, which are this function's."""
+    return lambda: types.SimpleNamespace(forward=fn)
+
+
+def made_of(*inputs: bool, results: int = 3) -> MadeOf:
+    """Of such inputs, and no result of another."""
+    return MadeOf(inputs, ((),) * results)
 
 
 def gradients(results: Sequence[Tensor], of: Sequence[Tensor], begun: Sequence[frozenset[int]]) -> list[Any]:
@@ -77,10 +93,10 @@ def gradients(results: Sequence[Tensor], of: Sequence[Tensor], begun: Sequence[f
 
 
 @settings(deadline=None, max_examples=100)
-@given(gm=programs(), data=st.data())
-def test_a_backward_gives_plains_gradients(gm: GraphModule, data: st.DataObject) -> None:
+@given(gm=programs(), way=st.sampled_from([Way.INPUTS, Way.ALIKE]), data=st.data())
+def test_a_backward_gives_plains_gradients(gm: GraphModule, way: Way, data: st.DataObject) -> None:
     """From any results at once, to inputs and to other results; the same ones are none, or no number."""
-    run, _ = joined(gm)
+    run, _ = joined(gm, way)
     ours_of, plains_of = inputs(), inputs()
     ours, plains = run(*ours_of), gm(*plains_of)
     for one, other in zip(ours, plains, strict=True):
@@ -106,7 +122,7 @@ def test_no_part_makes_a_result_of_another_one_of_its_own(gm: GraphModule) -> No
     results: Any = gm.graph.output_node().args[0]
     names = {node.name for node in results}
     try:
-        parts = cut(gm, faked(inputs()), together=True).parts
+        parts = cut(gm, faked(inputs()), Way.ALIKE).parts
     except Whole:
         reject()
     for part in parts:
@@ -140,7 +156,7 @@ def leaves() -> list[Tensor]:
 
 def piece(fn: Run = rooted, operations: Run | None = None) -> Joint:
     """Its code, as one."""
-    return Joint(compiled(fn), lambda: operations or fn, (True, True), Partial())
+    return Joint(compiled(fn), given_by(operations or fn), made_of(True, True), Partial())
 
 
 def not_run(*_: Any) -> Any:
@@ -297,7 +313,10 @@ def test_operators_run_under_the_autocast_of_the_call() -> None:
 
     for around in (True, False):
         casts: list[bool] = []
-        f, given_ = Joint(compiled(lambda x, w: (x @ w, x @ w)), lambda: seen, (True, True), Partial()), leaves()
+        f, given_ = (
+            Joint(compiled(lambda x, w: (x @ w, x @ w)), given_by(seen), made_of(True, True), Partial()),
+            leaves(),
+        )
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
             made = f(*given_)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not around):
@@ -340,7 +359,7 @@ def looked_up(ids: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_what_is_given_first_may_be_whole_numbers() -> None:
     """As an embedding's are."""
-    f = Joint(compiled(looked_up), lambda: looked_up, (False, True), Partial())
+    f = Joint(compiled(looked_up), given_by(looked_up), made_of(False, True), Partial())
     ids, table, other = torch.tensor([0, 2, 2]), *(W.clone().requires_grad_() for _ in range(2))
     f(ids, table)[0].sum().backward()
     assert f.form is not None
@@ -420,14 +439,14 @@ def test_numbers_are_handed_on() -> None:
     def scaled(x: Tensor, size: int, w: Tensor) -> tuple[Tensor, Tensor]:
         return (x @ w) * size, w.sin()
 
-    f, (x, w) = Joint(scaled, lambda: scaled, (True, False, True), Partial()), leaves()
-    f.form = joint_module._Form(2, (0, 1), False, torch.float32, torch.device("cpu"), False)
+    f, (x, w) = Joint(scaled, given_by(scaled), made_of(True, False, True), Partial()), leaves()
+    f.form = Form(2, (0, 1), ((), ()), frozenset(), False, torch.float32, torch.device("cpu"), False)
     assert_same(f(x, 3, w), scaled(x, 3, w))
 
 
 def test_code_that_is_no_one_node_is_not_run_again() -> None:
     """Of a torch that puts it together in another way: plain's operators run in its place."""
-    f, (x, w) = Joint(rooted, lambda: rooted, (True, True), Partial()), leaves()
+    f, (x, w) = Joint(rooted, given_by(rooted), made_of(True, True), Partial()), leaves()
     made = f(x, w)
     assert f.form is not None
     assert not f.form.known
@@ -468,12 +487,12 @@ def normed(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.generated
-def test_a_build_has_as_few_parts_as_results_are_made_of_each_other() -> None:
-    """And one backward for those that are not."""
+def test_a_build_of_results_that_are_made_of_the_same_is_one_part() -> None:
+    """And has one backward for all of them, for one that another is made of, too."""
     f = built(normed, hints=(), exact=True)
     f.tune(*leaves())
     [build] = f.core.table.builds()
-    assert build.notes() == ("compiled in 2 parts",)
+    assert build.notes() == ()
     assert build.code.partial is not None
 
 
@@ -544,10 +563,15 @@ def test_a_checkpoint_runs_again_what_it_ran() -> None:
 
 @pytest.mark.generated
 def test_a_batch_of_gradients_is_refused_or_plains() -> None:
-    """Where all results have one, by the code, as of any build; where some have none, operators take a batch."""
-    f = pinned(built(normed, hints=(), exact=True), "exact")
+    """Where all results have one, by the code, as of any build; where operators run, they take a batch."""
+
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x @ w
+        return y.sin(), y.cos().sum(-1)
+
+    f = pinned(built(both, hints=(), exact=True), "exact")
     x, w = leaves()
-    made, plains = f(x, w), normed(x, w)
+    made, plains = f(x, w), both(x, w)
     batch, batches = torch.eye(3), [torch.rand(3, *one.shape) for one in made]
     with pytest.raises(RuntimeError):
         torch.autograd.grad(made, (x, w), batches, is_grads_batched=True, retain_graph=True)

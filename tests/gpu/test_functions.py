@@ -74,6 +74,37 @@ def test_a_weight_that_is_replaced_by_one_that_begins_elsewhere(gradient: bool) 
         torch.testing.assert_close([results[0], *grads[0]], [results[1], *grads[1]])
 
 
+def parts_of_a_projection(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Three results, of which the last is made of the second."""
+    y = x @ w
+    size = y.norm(dim=-1)
+    return y.softmax(-1), size, x.sum(-1) / size
+
+
+@pytest.mark.parametrize("look", ["nobody", "a hook", "retain_grad", "by name"])
+def test_results_that_are_made_of_each_other(look: str) -> None:
+    """A backward runs in a thread of the device's: whoever looks at what comes back to a result sees plain's."""
+    f = pinned(shapedispatch(parts_of_a_projection, exact=True, hints=(), store=False), "exact")
+    for _ in range(2):
+        found = []
+        for call in (f, parts_of_a_projection):
+            torch.manual_seed(1)
+            x, w, seen = on_gpu(64, 32, requires_grad=True), on_gpu(32, 48, requires_grad=True), list[torch.Tensor]()
+            made = call(x, w)
+            if look == "a hook":
+                made[1].register_hook(seen.append)
+            elif look == "retain_grad":
+                made[1].retain_grad()
+            if look == "by name":
+                found.append(torch.autograd.grad([one.sum() for one in made], (made[1], x)))
+                continue
+            torch.autograd.backward([one.sum() for one in made])
+            found.append((x.grad, w.grad, *seen, *([made[1].grad] if look == "retain_grad" else [])))
+        torch.testing.assert_close(*found, atol=1e-4, rtol=1e-3)
+        [build] = f.core.table.builds()
+        assert build.notes() == () or look != "nobody"
+
+
 def test_a_dropout_of_a_few_numbers_that_begin_elsewhere() -> None:
     """Which are dropped depends on that, and a build copies them first."""
 

@@ -24,6 +24,7 @@ from ...autotune.generators import Generators
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from ...keys.autocast import casting
+from ...keys.backward import for_leaves
 from .given import Given, States, Written, distinct, drawn, generator_states, restore
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 
@@ -324,7 +325,7 @@ def _outcome(run: Run, inputs: Sequence[Any], given: Given) -> list[Tensor]:
     if outputs and leaves:
         seeds = [_seed(one) for one in outputs]
         with casting():  # a forward's is no backward's, which would sum and round otherwise
-            gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+            gradients = torch.autograd.grad(for_leaves(outputs), leaves, seeds, allow_unused=True)
     return [one.detach() for one in (*results, *given.own(inputs), *gradients) if one is not None]
 
 

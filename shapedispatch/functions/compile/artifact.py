@@ -39,7 +39,7 @@ from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
 from ..parts.joint import Joint, Partial
-from ..parts.plan import Plan
+from ..parts.plan import MadeOf, Plan
 from .autograd import undefined_passed_on
 from .code import Code, check_alignment_in_c, count_together, generated_modules_kept, tagged, without_compiler
 from .inductor import skip_wrappers
@@ -129,8 +129,8 @@ class Artifact:
     plan: Plan | None = None
     operators: bytes = b""
     """Of a part whose results have one backward: its graph of those that plain calls."""
-    depends: tuple[bool, ...] = ()
-    """And whether they are made of each of its inputs."""
+    made_of: MadeOf | None = None
+    """And of what they are made."""
     tag: str = ""
     """That of `parcel.Job`: by it Inductor finds again which of a kernel's configs was best where it was compiled."""
 
@@ -139,7 +139,7 @@ class Artifact:
         found = hashlib.sha256(repr((self.code.shared, self.code.bare, self.code.written, self.conditions)).encode())
         for part in (self.entry, *(part for place, content in self.libraries for part in (place.encode(), content))):
             found.update(len(part).to_bytes(8) + part)
-        found.update(repr((self.plan, self.operators, self.depends, [part.digest() for part in self.parts])).encode())
+        found.update(repr((self.plan, self.operators, self.made_of, [part.digest() for part in self.parts])).encode())
         return found.hexdigest()
 
     def verdict(self, job: str, where: str) -> Verdict | None:
@@ -172,7 +172,7 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
     """What was compiled inside `recorded` of a graph with these inputs, for `loaded`; raises NotSaved."""
     if code.pieces is not None:
         pieces = code.pieces
-        parts = tuple(map(_saved_part, pieces.codes, pieces.inputs, pieces.graphs, pieces.depends))
+        parts = tuple(map(_saved_part, pieces.codes, pieces.inputs, pieces.graphs, pieces.made_of))
         every = [part.conditions.expression for part in parts]  # each has all whole numbers of the call, in their order
         conditions = replace(_conditions("", examples), expression=" and ".join(f"({one})" for one in every if one))
         instructions = next((part.instructions for part in parts if part.instructions is not None), None)
@@ -193,26 +193,24 @@ def saved(code: Code, examples: Sequence[Any]) -> Artifact:
         raise NotSaved(f"what was compiled cannot be sent: {type(error).__name__}: {error}") from None
 
 
-def _saved_part(
-    code: Code, examples: Sequence[Any], graph: torch.fx.GraphModule, depends: tuple[bool, ...] | None
-) -> Artifact:
+def _saved_part(code: Code, examples: Sequence[Any], graph: torch.fx.GraphModule, made_of: MadeOf | None) -> Artifact:
     """As `saved`, of a part."""
     from .parcel import graph_bytes
 
     found = saved(code, examples)
-    return found if depends is None else replace(found, operators=graph_bytes(graph, ()), depends=depends)
+    return found if made_of is None else replace(found, operators=graph_bytes(graph, ()), made_of=made_of)
 
 
-def _operators(graph: bytes) -> Callable[[], Run]:
-    """What runs a graph: it is read where it is needed, which is hardly ever."""
+def _operators(graph: bytes) -> Callable[[], torch.fx.GraphModule]:
+    """A graph: it is read where it is needed, which is hardly ever."""
 
     @functools.cache
-    def run() -> Run:
+    def read() -> torch.fx.GraphModule:
         from .parcel import graph_from
 
-        return graph_from(graph).forward
+        return graph_from(graph)
 
-    return run
+    return read
 
 
 def _parts(entry: Any) -> list[Any]:
@@ -390,9 +388,9 @@ def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
     code.take(part.code)
     try:
         run = _loaded_whole(replace(part, tag=tag), code)
-        if whole.partial is None or not part.operators:
+        if whole.partial is None or part.made_of is None:
             return run
-        return Joint(run, _operators(part.operators), part.depends, whole.partial)
+        return Joint(run, _operators(part.operators), part.made_of, whole.partial)
     finally:
         whole.modules += code.modules
         whole.libraries += code.libraries

@@ -18,7 +18,7 @@ import torch.compiler.config
 
 if TYPE_CHECKING:
     from ..parts.joint import Partial
-    from ..parts.plan import Plan
+    from ..parts.plan import MadeOf, Plan
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
@@ -144,14 +144,14 @@ class Code:
 class Pieces:
     """The code of each part of a graph, what each is called with, and how they run.
 
-    And the operators of each, and of which inputs it is made where its results have one backward.
+    And the operators of each, and of what its results are made where they have one backward.
     """
 
     codes: tuple[Code, ...]
     inputs: tuple[Sequence[Any], ...]
     plan: Plan
     graphs: tuple[torch.fx.GraphModule, ...]
-    depends: tuple[tuple[bool, ...] | None, ...]
+    made_of: tuple[MadeOf | None, ...]
 
 
 def _before_benchmark(source: str) -> str:

@@ -151,12 +151,15 @@ def _compiled_in_parts(
 
     What it knows of the whole is known as before.
     """
-    from ..parts.cut import Whole, cut
+    from ..parts.cut import Way, Whole, cut
 
-    for together in (False,) if apart else (True, False):
+    tried: dict[Any, Cut] = {}
+    for way in (Way.APART,) if apart else Way:
         try:
             with aot_metadata_kept():
-                return _parts_of(cut(gm, examples, together), len(examples), patches, code)
+                found = cut(gm, examples, way)
+                if tried.setdefault((found.plan, found.made_of), found) is found:  # no other way has led to the same
+                    return _parts_of(found, len(examples), patches, code)
         except Whole as whole:
             reason = whole
     raise why.in_one(reason) from None
@@ -167,26 +170,24 @@ def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Ru
     from ..parts.cut import Whole
     from ..parts.joint import FRAMES, Joint, Partial, why_not_joint
 
-    codes, runs, types, several = list[Code](), list[Run](), ["is_input"] * inputs, any(found.depends)
+    codes, runs, types, several = list[Code](), list[Run](), ["is_input"] * inputs, any(found.made_of)
     partial, graphs = Partial(), [operations_of(part) for part in found.parts]
-    if several and (why := why_not_joint()):
+    if several and (why := why_not_joint(any(one is not None and any(one.results) for one in found.made_of))):
         raise Whole(why)
-    for part, examples, graph, depends in zip(found.parts, found.inputs, graphs, found.depends, strict=True):
+    for part, examples, graph, made_of in zip(found.parts, found.inputs, graphs, found.made_of, strict=True):
         codes.append(Code())
-        run = _compiled(part, examples, patches, codes[-1], trust=False, several=depends is not None)
+        run = _compiled(part, examples, patches, codes[-1], trust=False, several=made_of is not None)
         types += output_types()
         say_nothing_donated()
-        if depends is not None and not only_computes():
+        if made_of is not None and not only_computes():
             raise Whole("some of its results share memory")
-        runs.append(
-            run if depends is None else Joint(run, functools.partial(getattr, graph, "forward"), depends, partial)
-        )
+        runs.append(run if made_of is None else Joint(run, functools.partial(operations_of, graph), made_of, partial))
     for frame in FRAMES:
         pass_over(frame.__code__)
     code.gather(codes, found.plan)
     code.partial = partial if several else None
     if all(one.record is not None for one in codes):
-        code.pieces = Pieces(tuple(codes), found.inputs, found.plan, tuple(graphs), found.depends)
+        code.pieces = Pieces(tuple(codes), found.inputs, found.plan, tuple(graphs), found.made_of)
     return found.plan.joined(runs), [types[number] for number in found.plan.results]
 
 

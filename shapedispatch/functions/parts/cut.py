@@ -2,19 +2,21 @@
 
 Autograd calls a function's backward with a gradient for each of its results. Plain's operators pass over what nobody
 asks of them, so that a backward may begin at any of a call's results, and at one after the other; and what comes back
-to a result that another is made of can be seen there. Cut ``together``, a part has all results that are made of the
-same inputs and other results, and there is a `joint.Joint` around its code. Else parts have one result each, and do
-what plain's operators do. It is cut at each value, too, that several parts need. What costs nothing, a view or a size,
-every part makes for itself; and what needs no gradient is made by the first part, where all of it can be.
+to a result that another is made of can be seen there. A part may have several results (see `Way`), and there is a
+`joint.Joint` around its code. Where each has one, parts do what plain's operators do. It is cut at each value, too,
+that several parts need. What costs nothing, a view or a size, every part makes for itself; and what needs no gradient
+is made by the first part, where all of it can be.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
+from math import prod
 from typing import Any
 
 import torch
@@ -26,15 +28,28 @@ from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from ..checks.graph_check import state_kept
 from .ends import leaf_of, reached
-from .plan import Plan
+from .plan import MadeOf, Plan
 from .regions import OUTSIDE, Mover, is_switch, regions
+from .sources import behind, costs_nothing, has_gradient, is_item, maker, sources_of
 
-__all__ = ["MOST_PARTS", "Cut", "Whole", "cut"]
+__all__ = ["MOST_PARTS", "Cut", "Way", "Whole", "cut"]
 
 MOST_PARTS = 64
 """Each is compiled by itself, and costs the host some microseconds a call."""
 FIRST = 0
 """The part that needs no gradient, and nothing of another's."""
+
+
+LARGE = 4
+"""Results that others are made of are small where they are at most one part in so many of all that a part sees."""
+
+
+class Way(Enum):
+    """Which results have one backward: those made of the same inputs, of the same inputs and results, or none."""
+
+    INPUTS = 1
+    ALIKE = 2
+    APART = 3
 
 
 class Whole(Exception):
@@ -48,11 +63,11 @@ class Cut:
     parts: tuple[GraphModule, ...]
     inputs: tuple[tuple[Any, ...], ...]
     plan: Plan
-    depends: tuple[tuple[bool, ...] | None, ...]
-    """Of each that makes several tensors that have a gradient, whether these are made of each of its inputs."""
+    made_of: tuple[MadeOf | None, ...]
+    """Of each that makes several tensors that have a gradient."""
 
 
-def cut(gm: GraphModule, examples: Sequence[Any], together: bool = False) -> Cut:
+def cut(gm: GraphModule, examples: Sequence[Any], way: Way = Way.APART) -> Cut:
     """The parts of Dynamo's graph; raises `Whole`.
 
     ``examples`` are what it is called with: fake tensors, and sizes. Those that Dynamo has noted go first, of which it
@@ -69,8 +84,9 @@ def cut(gm: GraphModule, examples: Sequence[Any], together: bool = False) -> Cut
             node.meta["example_value"] = values[node]
     values = {node: value for node, value in values.items() if not is_switch(node)}
     _refuse_what_is_not_cut(values, results, written)
-    split = _Split(values, inputs, results, _sources(values, results) if together else None)
-    if together and ordered:
+    ends: Sequence[Node] = () if way is Way.INPUTS else results
+    split = _Split(values, inputs, results, sources_of(values, {*ends}) if way is not Way.APART else None)
+    if way is not Way.APART and ordered:
         raise Whole("its operators may have to run anew, and would draw other random numbers, or act once more")
     _refuse_another_order(ordered, split)
     return _in_parts(gm, split)
@@ -162,7 +178,7 @@ class _Split:
         """Which parts need what is made here, or is made by each of them."""
         self.cuts: dict[int, list[Node]] = {FIRST: []}
         """What each part makes for others, or as a result."""
-        asked = {_maker(node, values) for node in results}
+        asked = {maker(node, values) for node in results}
         for node in reversed([*values]):
             if node.op not in ("placeholder", "output"):
                 self._place(node, node in asked)
@@ -173,16 +189,16 @@ class _Split:
     def _place(self, node: Node, is_result: bool) -> None:
         users = [{self.part[user]} if user in self.part else self.needed.get(user, set()) for user in node.users]
         needed = self.needed[node] = set[int]().union(*users)
-        if not is_result and (_costs_nothing(node, self.values) or _is_item(node, self.values)):
+        if not is_result and (costs_nothing(node, self.values) or is_item(node, self.values)):
             return
         if not is_result and len(needed) < 2:
             self.part.update(zip([node], needed, strict=False))  # nobody needs what has no users
             return
         self.part[node] = FIRST if self._needs_no_gradient(node) else self._part_of(node, is_result)
         made = [node] if isinstance(self.values[node], Tensor) else [one for one in node.users if self._is_asked(one)]
-        if not all(one is node or _is_item(one, self.values) for one in made):
+        if not all(one is node or is_item(one, self.values) for one in made):
             raise Whole(f"what {node.name} makes at once goes elsewhere together")
-        if self.sources is None and sum(_has_gradient(self.values[one]) for one in made) > 1:
+        if self.sources is None and sum(has_gradient(self.values[one]) for one in made) > 1:
             raise Whole(f"{node.name} makes several results that have a gradient at once")
         self.cuts.setdefault(self.part[node], []).extend(made)
 
@@ -202,7 +218,7 @@ class _Split:
 
     def _needs_no_gradient(self, node: Node) -> bool:
         """Whether nothing of it is made of what has a gradient, but for inputs."""
-        return not any(_has_gradient(self.values[one]) for one in (node, *_behind(node)) if one.op != "placeholder")
+        return not any(has_gradient(self.values[one]) for one in (node, *behind(node)) if one.op != "placeholder")
 
     def order(self) -> list[int]:
         """Parts as they run: each after those whose values it needs."""
@@ -226,72 +242,6 @@ class _Split:
         asked = [node for node in self.cuts[part] if node not in self.part]
         chosen = {*mine, *(node for node in (*shared, *asked) if node not in given)}
         return [node for node in self.values if node in chosen]
-
-
-def _sources(values: Mapping[Node, Any], results: Sequence[Node]) -> Mapping[Node, frozenset[Node]]:
-    """Of which inputs and results each value is made, as far as it passes gradients on to them.
-
-    What has no gradient is made of what made the values that it is computed from.
-    """
-    sources, asked = dict[Node, frozenset[Node]](), set(results)
-    for node in values:
-        found, passes = set[Node](), _passes_gradients(values[node])
-        for one in node.all_input_nodes:
-            if passes and not _passes_gradients(values[one]):
-                continue
-            ends = one.op == "placeholder" or (passes and one in asked)
-            found |= {one} if ends else sources[one]
-        sources[node] = frozenset(found)
-    return sources
-
-
-def _passes_gradients(value: object) -> bool:
-    return any(map(_has_gradient, value if isinstance(value, (tuple, list)) else [value]))
-
-
-def _behind(node: Node) -> Iterator[Node]:
-    """All that a value is made of."""
-    left, seen = [*node.all_input_nodes], set[Node]()
-    while left:
-        one = left.pop()
-        if one not in seen:
-            seen.add(one)
-            left.extend(one.all_input_nodes)
-            yield one
-
-
-def _has_gradient(value: object) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
-def _is_item(node: Node, values: Mapping[Node, Any]) -> bool:
-    """Whether it takes one of several values that another node makes at once."""
-    whole = node.args[0] if node.target is operator.getitem else None
-    return isinstance(whole, Node) and isinstance(values[whole], (tuple, list))
-
-
-def _maker(node: Node, values: Mapping[Node, Any]) -> Node:
-    """What makes a value: of several at once, the one that makes all of them, unless they are views."""
-    if _is_item(node, values):
-        whole = node.args[0]
-        assert isinstance(whole, Node)
-        return node if _costs_nothing(whole, values) else whole
-    return node
-
-
-def _costs_nothing(node: Node, values: Mapping[Node, Any]) -> bool:
-    """Whether it makes views alone, or numbers, or is a constant."""
-    if node.op == "get_attr":
-        return True
-    made = values[node] if isinstance(values[node], (tuple, list)) else [values[node]]
-    tensors = [one for one in made if isinstance(one, Tensor)]
-    memory = {_memory(values[one]) for one in node.all_input_nodes if isinstance(values.get(one), Tensor)}
-    return all(_memory(one) in memory for one in tensors)
-
-
-def _memory(tensor: Tensor) -> object:
-    """Equal for tensors that share memory; of one that has none of the usual kind, like no other's."""
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else object()
 
 
 # --------------------------------------------------------------------------------------------------- what is not cut
@@ -333,7 +283,7 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
         raise Whole(f"it takes {len(order)} parts")
     numbers = [node for node in split.inputs if not isinstance(split.values[node], Tensor)]
     known, steps, parts, inputs, givens = [*split.inputs], [], [], [], list[list[Node]]()
-    made_of: list[list[frozenset[Node]]] = []
+    ends: list[list[frozenset[Node]]] = []
     for part in order:
         body = split.body(part, set(known))
         taken = {one for node in body for one in node.all_input_nodes if one not in body}
@@ -343,12 +293,19 @@ def _in_parts(gm: GraphModule, split: _Split) -> Cut:
         parts.append(_graph(gm, given, body, split.cuts[part], split.values))
         givens.append(given)
         inputs.append(tuple(split.values[node] for node in given))
-        made_of.append(_reached(parts[-1], given, split.values) if split.sources is not None else [])
+        ends.append(_reached(parts[-1], given, split.values) if split.sources is not None else [])
         known += split.cuts[part]
     plan = Plan.of(len(split.inputs), steps, [known.index(node) for node in split.results])
-    depends = [_depends(given, each) for given, each in zip(givens, made_of, strict=True)]
-    _refuse_what_has_no_one_backward(split, order, depends, made_of)
-    return Cut(tuple(parts), tuple(inputs), plan, tuple(depends))
+    nearest = sources_of(split.values, {*split.results}) if split.sources is not None else {}
+    made_of = [
+        _made_of(given, each, [nearest[node] for node in split.cuts[part]], split.cuts[part]) if len(each) > 1 else None
+        for part, given, each in zip(order, givens, ends, strict=True)
+    ]
+    _refuse_what_has_no_one_backward(split, order, made_of, ends)
+    for part, looks, each in zip(order, inputs, made_of, strict=True):
+        if each is not None:
+            _refuse_what_costs_zeros(each, looks, [split.values[node] for node in split.cuts[part]])
+    return Cut(tuple(parts), tuple(inputs), plan, tuple(made_of))
 
 
 def _reached(part: GraphModule, given: Sequence[Node], values: Mapping[Node, Any]) -> list[frozenset[Node]]:
@@ -357,29 +314,44 @@ def _reached(part: GraphModule, given: Sequence[Node], values: Mapping[Node, Any
     return [frozenset(given[i] for i in each) for each in reached(_run_on_fakes(part.forward, leaves), leaves)]
 
 
-def _depends(given: Sequence[Node], made_of: Sequence[frozenset[Node]]) -> tuple[bool, ...] | None:
-    """See `Cut.depends`."""
-    if len(made_of) < 2:
-        return None
-    if any(one != made_of[0] for one in made_of):
+def _made_of(
+    given: Sequence[Node], ends: Sequence[frozenset[Node]], nearest: Sequence[frozenset[Node]], made: Sequence[Node]
+) -> MadeOf:
+    """Of what a part's results are made: a backward from each ends at these inputs, and comes to these first."""
+    if any(one != ends[0] for one in ends):
         raise Whole("its results are made of different inputs")
-    return tuple(node in made_of[0] for node in given)
+    others = [tuple(place for place, node in enumerate(made) if node in each) for each in nearest]
+    return MadeOf(tuple(node in ends[0] for node in given), tuple(others))
+
+
+def _refuse_what_costs_zeros(made_of: MadeOf, given: Sequence[object], made: Sequence[object]) -> None:
+    """Where a result that others are made of is large: code adds zeros where nothing but what they give comes to it."""
+    inner = sum(_bytes(made[place]) for place in {*chain(*made_of.results)})
+    if inner * LARGE > sum(map(_bytes, (*given, *made))):
+        raise Whole("a result that others are made of is large")
+
+
+def _bytes(value: object) -> int:
+    if not isinstance(value, Tensor):
+        return 0
+    sizes: Sequence[Any] = value.shape
+    return prod(int(getattr(getattr(one, "node", None), "hint", one)) for one in sizes) * value.element_size()
 
 
 def _refuse_what_has_no_one_backward(
-    split: _Split, order: Sequence[int], depends: Sequence[object], made_of: Sequence[Sequence[frozenset[Node]]]
+    split: _Split, order: Sequence[int], made_of: Sequence[MadeOf | None], ends: Sequence[Sequence[frozenset[Node]]]
 ) -> None:
     """Where a part makes a value with a gradient for others that take none for it, so that no backward begins at all.
 
     And where two threads of autograd's would see to its results.
     """
-    taken = frozenset[Node]().union(*(each for part in made_of for each in part))
-    for part, several in zip(order, depends, strict=True):
+    taken = frozenset[Node]().union(*(each for part in ends for each in part))
+    for part, several in zip(order, made_of, strict=True):
         made = split.cuts[part] if several is not None else ()
         if len({split.values[node].device for node in made}) > 1:
             raise Whole("its results are on several devices")
         for node in made:
-            if node not in split.results and _has_gradient(split.values[node]) and node not in taken:
+            if node not in split.results and has_gradient(split.values[node]) and node not in taken:
                 raise Whole(f"what takes {node.name} has no gradient for it")
 
 

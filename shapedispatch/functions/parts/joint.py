@@ -7,25 +7,37 @@ Else the operators of its graph run on what it was given, with autograd behind t
 where this one did; `Partial` says so, and such calls get other builds.
 
 Each result must be made of the same of its inputs. So what lies behind those runs where plain's does, and not before.
+
+Where results are made of others, the nodes of those come after theirs. What comes back to such a one can be seen there:
+by a hook, by `retain_grad`, or where a backward is asked for its gradient. The code's backward says it to nobody, so
+where anybody may see it, each node has the operators behind its own result run, and hands on what plain's would.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from ...hit.call import NO_SECOND
-from ...keys.autocast import any_autocast, autocast, casting
+from ...keys.autocast import casting
+from ...keys.backward import at_its_end, is_for_leaves, running
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...private import find
-from .ends import leaf_of
+from .form import Form
+from .plan import MadeOf
+
+if TYPE_CHECKING:
+    from .apart import Apart
 
 __all__ = ["FRAMES", "Joint", "Partial", "why_not_joint"]
 
@@ -33,27 +45,24 @@ Run = Callable[..., Any]
 
 _keeps_graph: Callable[[], bool] = find("torch._C._autograd._get_current_graph_task_keep_graph", lambda: True)
 """Whether the backward that runs may run once more. Without it, what it needs goes with the graph, and not before."""
-_backward: Callable[[], int] | None = find("torch._C._current_graph_task_id", None)
-"""Which backward runs in this thread."""
 _will_run: Callable[[Any], bool] | None = find("torch._C._will_engine_execute_node", None)
 """Whether a node runs in it."""
-_at_its_end: Callable[[Callable[[], None]], None] | None = find(
-    "torch.autograd.variable.Variable._execution_engine.queue_callback", None
-)
-"""Has something called at its end, and holds that until then, however it ends."""
 _memory_of: Callable[[Tensor], int] = find("torch._C._storage_id", Tensor.data_ptr)
 """By what memory is known: FSDP frees it and takes it anew. Without it by its address, which is another then."""
 
 
-def why_not_joint() -> str:
-    """Why results cannot have one backward with this release of torch, if so."""
-    known = _backward and _will_run and _at_its_end
-    return "" if known else "this release of torch does not tell which nodes a backward runs"
+def why_not_joint(inner: bool = False) -> str:
+    """Why results cannot have one backward with this release of torch, if so; ``inner``: some are made of others."""
+    if not (running and _will_run and at_its_end):
+        return "this release of torch does not tell which nodes a backward runs"
+    return "this release of torch does not tell of hooks on a result" if inner and not _hooks_are_noticed() else ""
 
 
 @dataclass(slots=True, eq=False)
 class Partial:
-    """Whether a backward has begun at some of a build's results alone: a guard of the build, whose calls get another.
+    """Whether a backward asked for what a build's code gives nobody: a guard of the build, whose calls get another.
+
+    It has begun at some of its results alone, or what comes back to one that others are made of may have been seen.
 
     What is read in another thread is written once.
     """
@@ -62,7 +71,9 @@ class Partial:
 
     def failed(self) -> str | None:
         """See `Guard`."""
-        return "a backward has begun at some of its results alone, for which its code has none" if self.seen else None
+        return (
+            "a backward asked for what its code gives nobody: that of some of its results alone" if self.seen else None
+        )
 
     def check(self) -> bool:
         """See `Guard`: a checkpoint that is called again runs what it ran at first."""
@@ -74,32 +85,15 @@ def _is_called_again() -> bool:
     return hooks is not None and (checkpoint_of(hooks) or (None, False))[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What is the same at each run of the code, as the first one shows it.
-
-    Of so many ``results`` those at ``places`` have a gradient; ``known`` where the code is one node of autograd between
-    these results and all inputs. ``dtype`` and ``device`` are the calls' default ones, ``casts`` their autocast, which
-    are in the keys of all of them.
-    """
-
-    results: int
-    places: tuple[int, ...]
-    known: bool
-    dtype: torch.dtype
-    device: torch.device
-    casts: Any
-
-
 class Joint:
-    """Compiled code as autograd sees it: ``operations`` gives what runs the operators that plain calls.
+    """Compiled code as autograd sees it: ``operations`` gives the graph of the operators that plain calls.
 
-    ``depends`` says of which inputs all of its results are made that have a gradient.
+    ``made_of`` says of what its results are made that have a gradient.
     """
 
-    def __init__(self, code: Run, operations: Callable[[], Run], depends: Sequence[bool], partial: Partial) -> None:
-        self.code, self.operations, self.depends, self.partial = code, operations, depends, partial
-        self.form: _Form | None = None
+    def __init__(self, code: Run, operations: Callable[[], GraphModule], made_of: MadeOf, partial: Partial) -> None:
+        self.code, self.operations, self.made_of, self.partial = code, operations, made_of, partial
+        self.form: Form | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         """What the code makes of these, with a node of autograd behind each that has a gradient."""
@@ -108,24 +102,31 @@ class Joint:
             return made
         form = self.form
         if form is None:
-            form = self.form = _form(made, inputs)
+            form = self.form = Form.of(made, inputs, self.made_of)
         if not form.known:  # nothing has a gradient, or this release of torch puts the code's node in another place
-            return self.operations()(*inputs)  # type: ignore[no-any-return]  # a sequence, as this is
+            return self.operations().forward(*inputs)  # type: ignore[no-any-return]  # a sequence, as this is
         call = _Call(self, form, made, inputs)
-        edges = [one for one, depends in zip(inputs, self.depends, strict=True) if depends]
+        edges = [one for one, depends in zip(inputs, self.made_of.inputs, strict=True) if depends]
         for number, place in enumerate(form.places):
-            made[place] = Result.apply(call, number, [made[place].detach()], *edges)
-            call.nodes.append(weakref.ref(made[place].grad_fn))
+            others = [made[form.places[other]] for other in form.others[number]]
+            probe = call.probe[:1] if others else ()
+            made[place] = Result.apply(call, number, [made[place].detach()], *edges, *others, *probe)
+            call.has_made(number, made[place])
         return made
 
 
 class _Begun:
-    """The gradients of results in one backward that waits for more of them; the backward holds it, and calls it."""
+    """The gradients of results in one backward that waits for more of them; the backward holds it, and calls it.
 
-    __slots__ = ("__weakref__", "gradients")
+    ``apart`` is what gives them where each node is asked for its own; None until it is known whether it is.
+    """
+
+    __slots__ = ("__weakref__", "apart", "gradients", "known")
 
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor | None] = {}
+        self.known = False
+        self.apart: Apart | None = None
 
     def __call__(self) -> None:
         """There is nothing left to do."""
@@ -136,10 +137,12 @@ class _Call:
 
     ``view`` is the node of a view of a result: it owns the code's node, whose own object in Python does not. ``kept``
     is a tensor whose node has saved the inputs, and ``memory`` is what they were in. ``nodes`` are those of the
-    results, which hold this, and ``begun`` what there is of each backward that waits for more.
+    results, which hold this, and ``begun`` what there is of each backward that waits for more. ``inner`` are the
+    results that others are made of, with what zeros for them look like, and ``hooked`` whether anybody has put a hook
+    on one.
     """
 
-    def __init__(self, joint: Joint, form: _Form, made: Sequence[Any], inputs: Sequence[Any]) -> None:
+    def __init__(self, joint: Joint, form: Form, made: Sequence[Any], inputs: Sequence[Any]) -> None:
         first, given = made[form.places[0]], [one for one in inputs if isinstance(one, Tensor)]
         self.joint, self.form = joint, form
         self.numbers: list[Any] = [None if isinstance(one, Tensor) else one for one in inputs]
@@ -147,31 +150,68 @@ class _Call:
         self.kept: Any = Kept.apply(*given)
         self.memory: list[int] = [] if saved_tensor_hooks(True) else [*map(_memory_of, given)]
         self.nodes: list[weakref.ref[Any]] = []
+        self.inner: dict[int, tuple[weakref.ref[Tensor], Callable[[], Tensor]]] = {}
+        self.probe: tuple[Any, ...] = _probe() if form.inner else ()
+        self.hooked = False
         self.begun: weakref.WeakValueDictionary[int, _Begun] = weakref.WeakValueDictionary()
 
+    def has_made(self, number: int, result: Tensor) -> None:
+        """The result of this number, as its caller gets it."""
+        self.nodes.append(weakref.ref(result.grad_fn))
+        if number in self.form.inner:
+            _notice_hooks(type(result.grad_fn))
+            zeros = functools.partial(torch.zeros, result.shape, dtype=result.dtype, device=result.device)
+            self.inner[number] = weakref.ref(result), zeros
+
     def gradients(self, number: int, gradient: Tensor | None) -> Sequence[Tensor | None]:
-        """Those of the inputs that results are made of, for all results of this backward, where this is the last."""
-        begun = self._begun()
+        """Those of the inputs and of the other results that this one is made of.
+
+        Where there is one backward, it is the last node that gives them, for all, and there are no others behind it.
+        """
+        state = self._begun()
+        behind = len(self.form.others[number])
+        nothing = [None] * (sum(self.joint.made_of.inputs) + behind)
+        if not state.known:
+            state.known, state.apart = True, self._apart() if self._may_be_seen() else None
+        if state.apart is not None:
+            return nothing if gradient is None else self._of(state.apart, number, gradient)
+        begun = state.gradients
         begun[number] = gradient
-        nothing = [None] * sum(self.joint.depends)
         if any(self._runs_later(other, begun) for other in range(len(self.nodes))):
             return nothing
-        given = {self.form.places[place]: one for place, one in begun.items() if one is not None}
+        given = {place: one for place, one in begun.items() if one is not None}
         begun.clear()
         if not given:
             return nothing
-        every = self._by_code(given) if len(given) == len(self.nodes) else self._by_operations(given)
-        return [one for one, depends in zip(every, self.joint.depends, strict=True) if depends]
+        every = self._by_code(given) if self._reaches_all(given) else self._by_operations(given)
+        return [one for one, depends in zip(every, self.joint.made_of.inputs, strict=True) if depends]
 
-    def _begun(self) -> dict[int, Tensor | None]:
+    def _begun(self) -> _Begun:
         """That of the backward that runs: where it ends by an error, nothing is kept."""
-        assert _backward is not None
-        assert _at_its_end is not None
-        begun = self.begun.get(_backward())
+        assert running is not None
+        assert at_its_end is not None
+        begun = self.begun.get(running())
         if begun is None:
-            begun = self.begun[_backward()] = _Begun()
-            _at_its_end(begun)
-        return begun.gradients
+            begun = self.begun[running()] = _Begun()
+            at_its_end(begun)
+        return begun
+
+    def _may_be_seen(self) -> bool:
+        """Whether anybody may see what comes back to a result that others are made of."""
+        assert _will_run is not None
+        if not self.inner:
+            return False
+        kept = (result() for result, _ in self.inner.values())
+        asked_for = not (_will_run(self.probe[1]) or is_for_leaves())
+        return self.hooked or asked_for or any(one is not None and one.retains_grad for one in kept)
+
+    def _reaches_all(self, given: Mapping[int, Tensor]) -> bool:
+        """Whether each result has a gradient: of its own, or of those that are made of it."""
+        reached = {*given}
+        for number in reversed(range(len(self.nodes))):
+            if number in reached:
+                reached.update(self.form.others[number])
+        return len(reached) == len(self.nodes)
 
     def _runs_later(self, number: int, begun: Mapping[int, Any]) -> bool:
         assert _will_run is not None
@@ -180,21 +220,32 @@ class _Call:
 
     def _by_code(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
         [(node, _)] = self.view.next_functions
-        found: Sequence[Tensor | None] = node.apply(*[given.get(place) for place in range(self.form.results)])
+        of = {
+            place: given[number] if number in given else self.inner[number][1]()
+            for number, place in enumerate(self.form.places)
+        }
+        found: Sequence[Tensor | None] = node.apply(*[of.get(place) for place in range(self.form.results)])
         if not _keeps_graph():
             self.view = self.kept = None
         return found
 
+    def _of(self, apart: Apart, number: int, gradient: Tensor) -> Sequence[Tensor | None]:
+        """As `gradients`, of one node by itself."""
+        inputs, others = apart.of(number, gradient)
+        depends = [place for place, one in enumerate(self.joint.made_of.inputs) if one]
+        return [*map(inputs.get, depends), *map(others.get, self.form.others[number])]
+
     def _by_operations(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
+        return self._apart().together(given)
+
+    def _apart(self) -> Apart:
+        """The operators of the graph, which have run on what the code was given, and such calls get other builds."""
+        from .apart import Apart  # hardly ever
+
         self.joint.partial.seen = True
-        leaves = [*map(leaf_of, self._inputs())]
+        inputs = self._inputs()
         with torch.inference_mode(False), torch.enable_grad(), casting(self.form.casts), self.form.device, _unhooked():
-            results = self.joint.operations()(*leaves)
-        begun = [(results[place], one) for place, one in given.items() if results[place].requires_grad]
-        wanted = {place: one for place, one in enumerate(leaves) if isinstance(one, Tensor) and one.requires_grad}
-        at, by = [result for result, _ in begun], [one for _, one in begun]
-        found = dict(zip(wanted, torch.autograd.grad(at, [*wanted.values()], by, allow_unused=True), strict=True))
-        return [found.get(place) for place in range(len(leaves))]
+            return Apart(self.joint.operations(), self.form.places, self.form.others, inputs)
 
     def _inputs(self) -> list[Any]:
         """What the code was given; raises where that is there no more, as autograd says it."""
@@ -218,33 +269,12 @@ def _as_it_is(saved: Any) -> Any:
     return saved
 
 
-def _form(made: Sequence[Any], inputs: Sequence[Any]) -> _Form:
-    places = tuple(place for place, one in enumerate(made) if one.requires_grad)
-    node = made[places[0]].grad_fn if places else None
-    known = node is not None and all(made[i].grad_fn is node and made[i].output_nr == i for i in places)
-    return _Form(
-        len(made),
-        places,
-        known and _goes_on_at(node, [one for one in inputs if isinstance(one, Tensor)]),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        any_autocast() and autocast(),
-    )
-
-
-def _goes_on_at(node: Any, tensors: Sequence[Tensor]) -> bool:
-    """Whether the gradients that a node gives are those of these tensors, in this order, as far as they take one."""
-    edges = node.next_functions
-    return len(edges) == len(tensors) and all(_is_edge(edge, one) for edge, one in zip(edges, tensors, strict=True))
-
-
-def _is_edge(edge: tuple[Any, int], tensor: Tensor) -> bool:
-    node, number = edge
-    if not tensor.requires_grad:
-        return node is None
-    if tensor.grad_fn is None:
-        return getattr(node, "variable", None) is tensor
-    return node is tensor.grad_fn and number == tensor.output_nr
+@functools.cache
+def _probe() -> tuple[Tensor, Any]:
+    """A leaf, and its node: that runs in a backward only where no gradients were asked for by name."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
+        return leaf, leaf.view_as(leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]  # it has a gradient
 
 
 class Kept(torch.autograd.Function):
@@ -278,7 +308,36 @@ class Result(torch.autograd.Function):
         ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
         if torch.is_grad_enabled():
             raise RuntimeError(NO_SECOND)
-        return (None, None, None, *ctx.call.gradients(ctx.number, gradient))
+        call, number = ctx.call, ctx.number
+        probe = [None] if call.form.others[number] else []
+        return (None, None, None, *call.gradients(number, gradient), *probe)
+
+
+def _notice_hooks(node: type) -> None:
+    """Have nodes of this class note that somebody puts a hook on them, or on the tensor that they are behind."""
+    for name in ("_register_hook_dict", "register_hook", "register_prehook"):
+        if name not in vars(node) and hasattr(node, name):
+            setattr(node, name, _noticing(getattr(node, name)))
+
+
+def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noticed(self: Any, *args: Any) -> Any:
+        self.call.hooked |= self.number in self.call.form.inner
+        return method(self, *args)
+
+    return noticed
+
+
+@functools.cache
+def _hooks_are_noticed() -> bool:
+    call = types.SimpleNamespace(hooked=False, form=types.SimpleNamespace(inner={0}))
+    leaf, _ = _probe()
+    with torch.inference_mode(False), torch.enable_grad():
+        made = Result.apply(call, 0, [leaf.detach()], leaf)
+        _notice_hooks(type(made.grad_fn))
+        made.register_hook(_as_it_is)
+    return call.hooked
 
 
 FRAMES = (Joint.__call__, Result.forward, Result.backward, Kept.forward)

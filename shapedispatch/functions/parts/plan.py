@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Plan", "Step"]
+__all__ = ["MadeOf", "Plan", "Step"]
 
 Run = Callable[..., Any]
 
@@ -21,6 +21,18 @@ class Step:
     takes: tuple[int, ...]
     makes: int
     frees: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    """Of what the results of a piece are made that have a gradient, where these have one backward.
+
+    ``inputs`` says of each input whether they are made of it, all of them; ``results``, of each of what the piece
+    makes, of which others it is made.
+    """
+
+    inputs: tuple[bool, ...]
+    results: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

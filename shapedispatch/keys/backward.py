@@ -1,0 +1,62 @@
+"""Which backward runs in this thread, and whether it is one of ours: those ask for the gradients of leaves alone."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..private import find
+
+__all__ = ["at_its_end", "for_leaves", "is_for_leaves", "running"]
+
+running: Callable[[], int] | None = find("torch._C._current_graph_task_id", None)
+"""The number of the backward that runs in this thread. Without it results have a backward each."""
+at_its_end: Callable[[Callable[[], None]], None] | None = find(
+    "torch.autograd.variable.Variable._execution_engine.queue_callback", None
+)
+"""Has something called at its end, and holds that until then, however it ends. Without it as above."""
+
+
+class _Ours:
+    """A backward of ours, which holds this until it ends, and calls it then."""
+
+    def __call__(self) -> None:
+        """There is nothing left to do."""
+
+
+_for_leaves = weakref.WeakValueDictionary[int, _Ours]()
+"""By number. A device has a thread of its own for backwards: nothing of the thread that asks would tell them."""
+
+
+def for_leaves(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """These, for a backward that is asked for no gradients but those of leaves, so that nobody sees any other."""
+    usual = all(type(one) is Tensor and one.layout is torch.strided for one in outputs)
+    return Root.apply(*outputs) if usual and running and at_its_end else outputs  # type: ignore[no-any-return]  # a tuple of tensors
+
+
+def is_for_leaves() -> bool:
+    """Whether the backward that runs has begun at what `for_leaves` gave."""
+    return running is not None and running() in _for_leaves
+
+
+class Root(torch.autograd.Function):
+    """What such a backward begins with."""
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, ...]:
+        """The outputs."""
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The gradients; from here on it is known."""
+        assert running is not None
+        assert at_its_end is not None
+        ours = _for_leaves[running()] = _Ours()
+        at_its_end(ours)
+        return gradients
