@@ -100,6 +100,7 @@ MUTATIONS = (
     Mutation("keys/tree.py", "FunctionType, Enum, type)", "FunctionType, Enum)", (CONTEXTS,)),
     Mutation("keys/tree.py", "    if isinstance(value, tuple) or is_dataclass(value):\n", "    if 0:\n", (CONTEXTS,)),
     Mutation(GRAPHS, "    return None if beyond else match[1]", "    return match[1]", (CONTEXTS,)),
+    Mutation(GRAPHS, "value.is_neg() or ", "", ("tests/functions/test_graph.py",)),
     Mutation(GRAPHS, 'version > getattr(one, "_version", 0)', "version > 0", ("tests/functions/test_graph.py",)),
     Mutation(CASTS, "isinstance(value, STATEFUL)", "isinstance(value, Module)", (FILTERED, WORLDS)),
     Mutation(CASTS, 'Verdict.CHECK if kind == "HASATTR"', 'Verdict.IMPLIED if kind == "HASATTR"', (FILTERED, WORLDS)),

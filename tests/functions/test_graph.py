@@ -432,6 +432,18 @@ def test_an_address_is_no_collective() -> None:
     assert collectives(each) == ("c10d.all_reduce",)
 
 
+@pytest.mark.parametrize("kind", ["negated", "zeros"])
+def test_state_whose_memory_is_not_its_value_is_not_compiled_in(kind: str) -> None:
+    """As an argument is none that is so; nor is what takes the place of another later."""
+    odd = {"negated": torch.ones(8, dtype=torch.cfloat).mul(1j).conj().imag, "zeros": torch._efficientzerotensor(8)}
+    state = types.SimpleNamespace(scale=torch.full((8,), 2.0))
+    f = pinned(shapedispatch(lambda x: x.sin() * state.scale, exact=True, hints=(), store=False), "exact")
+    assert_same(f(X), X.sin() * 2)
+    state.scale = odd[kind]
+    with pytest.warns(UserWarning, match="a tensor that is no argument, and whose memory is not its value"):
+        assert_same(f(X), X.sin() * state.scale)
+
+
 class OneMemory(torch.nn.Module):
     """Two layers whose weights lie in one memory, as flattened models have them; ``counts`` writes one of these."""
 

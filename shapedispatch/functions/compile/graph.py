@@ -187,14 +187,10 @@ def _written_fakes(leaves: Sequence[Node]) -> list[bool]:
     examples = [getattr(node.meta.get("grapharg"), "example", None) for node in leaves]
     with FakeTensorMode() as mode:
         made = [
-            mode.from_tensor(one, static_shapes=True) if isinstance(one, Tensor) and type(one) in _PLAIN else None
-            for one in examples
+            mode.from_tensor(one, static_shapes=True) if type(one) is Tensor or type(one) is Parameter else None
+            for one in examples  # another kind may not be made a second time
         ]
     return [version > getattr(one, "_version", 0) for version, one in zip(versions, made, strict=True)]
-
-
-_PLAIN = (Tensor, Parameter)
-"""Another kind of tensor may not be made a second time: what its fake counts is a write."""
 
 
 def shared_outputs(gm: GraphModule) -> tuple[tuple[int, bool, int], ...]:
@@ -263,9 +259,16 @@ def unguarded_reads(gm: GraphModule, code: Iterable[CodeType]) -> Iterator[str]:
             yield "x._version"
         elif called(node).startswith("as_strided") and _offset_of(node) is not None:
             yield "a place in a tensor's storage (as_strided with a storage_offset)"
+        elif node.op == "placeholder" and _is_no_memory(getattr(node.meta.get("grapharg"), "example", None)):
+            yield "a tensor that is no argument, and whose memory is not its value"
 
 
 _BY_NAME = frozenset({"untyped_storage", "_typed_storage"})
+
+
+def _is_no_memory(value: object) -> bool:
+    """Whether compiled code, which reads memory, would read something else than the values of a tensor, or nothing."""
+    return isinstance(value, Tensor) and (value.is_neg() or value._is_zerotensor())
 
 
 def _offset_of(node: Node) -> object:
