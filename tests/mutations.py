@@ -415,7 +415,9 @@ MUTATIONS = (
     Mutation(JOINT, '"_register_hook_dict", ', "", (OF_INNER,)),
     Mutation(JOINT, '"register_hook", ', "", (OF_INNER,)),
     Mutation(JOINT, ', "register_prehook"', "", (OF_INNER,)),
-    Mutation(JOINT, "|= self.number in self.call.form.inner", "= True", (OF_INNER,)),
+    Mutation(JOINT, "|= self.number in self.call.form.inner and", "|=", (OF_INNER,)),
+    Mutation(JOINT, " and not is_blind(hook)", "", (OF_INNER,)),
+    Mutation(JOINT, "return SEEN if all(", "return BEGUN if all(", (OF_INNER,)),
     Mutation(ANEW, "        return leaf_of(value)", "        return value", (OF_INNER,)),
     Mutation(ANEW, "in reversed(range(len(self.results)))", "in range(len(self.results))", (OF_INNER,)),
     Mutation(CUT, "if inner * LARGE > sum(", "if False and sum(", (OF_INNER,)),
@@ -456,7 +458,7 @@ MUTATIONS = (
         "functions/compile/inductor.py", "if made_of is not None and not only_computes():", "if False:", (OF_JOINT,)
     ),
     Mutation(BUILD, "(partial.failed() if partial is not None else None)", "None", (OF_JOINT,)),
-    Mutation("functions/builder.py", "if followed or memory.facts", "if memory.facts", (OF_JOINT,)),
+    Mutation("functions/builder.py", "apart = BEGUN if followed else", "apart =", (OF_JOINT,)),
     Mutation(
         "functions/remote_build.py",
         "        return inputs is not None and self.conditions.hold(inputs)\n",

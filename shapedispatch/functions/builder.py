@@ -23,6 +23,7 @@ from ..errors import in_a_line
 from ..hit.table import Table
 from ..interpreter.failures import what_fails
 from ..interpreter.interrupts import imported_whole
+from ..keys.backward import BEGUN
 from ..keys.signature import call_of
 from ..private import why_off
 from ..records import STATE_CHANGED
@@ -232,12 +233,14 @@ class Builder:
 
 
 def _apart(call: BuildRequest, memory: Table) -> Mapping[str, Any]:
-    """Builds of calls whose backwards begin at some results alone have one for each of them.
+    """Builds of calls whose backwards begin at some results alone have one for each of them, and no results together.
 
-    So have all where compiled autograd is to follow a backward: into no node that asks which others run.
+    So have all where compiled autograd is to follow a backward: into no node that asks which others run. Of calls where
+    somebody sees what comes back to a result, those that are made of it have none with it.
     """
     followed = getattr(sys.modules.get("torch._dynamo.config"), "compiled_autograd", False)
-    return {APART: True} if followed or memory.facts.partial.get(call.rank_signature()) else {}
+    apart = BEGUN if followed else memory.facts.partial.get(call.rank_signature())
+    return {APART: apart} if apart else {}
 
 
 def why_not_imported(*parts: str) -> str | None:
@@ -303,7 +306,8 @@ def _standing(
         slot = call.slot(point, state, variant)
         build = memory.facts.no_builds.get(slot) or memory.build(slot)
         if isinstance(build, Build) and build.code.partial is not None and build.code.partial.seen:
-            memory.facts.partial[call.rank_signature()] = True
+            known = memory.facts.partial.get(call.rank_signature()) or 0
+            memory.facts.partial[call.rank_signature()] = max(known, build.code.partial.seen)
         if build is None or build.invalidated():
             if missing is None:
                 return slot, NoBuild("it is not built, and nothing is built in this mode", transient=True)

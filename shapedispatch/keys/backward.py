@@ -1,17 +1,22 @@
-"""Which backward runs in this thread, and whether it is one of ours: those ask for the gradients of leaves alone."""
+"""Which backward runs in this thread, and what of ours sees none of its gradients: hooks, and whole backwards.
+
+Those are asked for the gradients of leaves alone.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..private import find
 
-__all__ = ["at_its_end", "for_leaves", "is_for_leaves", "running"]
+__all__ = ["BEGUN", "SEEN", "at_its_end", "blind", "for_leaves", "is_blind", "is_for_leaves", "running"]
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 running: Callable[[], int] | None = find("torch._C._current_graph_task_id", None)
 """The number of the backward that runs in this thread. Without it results have a backward each."""
@@ -30,6 +35,22 @@ class _Ours:
 
 _for_leaves = weakref.WeakValueDictionary[int, _Ours]()
 """By number. A device has a thread of its own for backwards: nothing of the thread that asks would tell them."""
+
+
+SEEN, BEGUN = 1, 2
+"""What a backward asked of a call that code with one backward for several results has not: what comes back to a result
+that others are made of; to begin at some results alone. So many of `cut.Way` are no way for such calls."""
+
+
+def blind(hook: Hook) -> Hook:
+    """A hook of ours that looks at no gradient, so that nobody sees one for it."""
+    hook.is_blind = True  # type: ignore[attr-defined]  # of a function, or a partial one
+    return hook
+
+
+def is_blind(hook: object) -> bool:
+    """Whether it is one of those."""
+    return getattr(hook, "is_blind", False) is True
 
 
 def for_leaves(outputs: Sequence[Tensor]) -> Sequence[Tensor]:

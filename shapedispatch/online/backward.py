@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..interpreter.failures import what_fails
+from ..keys.backward import blind
 from ..keys.tree import tensors
 from .figures import Figures
 from .real_calls import Sampler
@@ -40,7 +41,7 @@ def follow(answer: Any, before: set[Any], figures: Figures, sampler: Sampler, pa
         return
     noted = _Followed(figures.backward, sampler, paused, len(ends))
     for place, root in enumerate(dict.fromkeys(roots)):
-        root.register_prehook(partial(noted.begin, place))
+        root.register_prehook(blind(partial(noted.begin, place)))
     for node in ends:
         node.register_hook(noted.end)
 
@@ -84,6 +85,7 @@ class _Followed:
                 self._begun, self._figures.backwards.unknown = None, True
         self._reached.add(place)
 
+    @blind
     def end(self, *gradients: Any) -> None:
         """After a node has handed gradients out of the call's part."""
         self._left -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from shapedispatch.functions.parts import joint as joint_module
 from shapedispatch.functions.parts.cut import Way
 from shapedispatch.functions.parts.joint import Joint, Partial
 from shapedispatch.functions.parts.plan import MadeOf
-from shapedispatch.keys.backward import for_leaves
+from shapedispatch.keys.backward import BEGUN, SEEN, for_leaves
 from tests.functions.test_cut import inputs, programs
 from tests.functions.test_joint import compiled, joined, leaves, normed
 from tests.helpers import assert_same, built, pinned
@@ -64,7 +65,7 @@ def test_operators_run_where_a_result_has_no_gradient_at_all(begun: tuple[int, .
     """As of any code with one backward; and it is told."""
     f = whole()
     assert_same(run_by(f, begun), run_by(normed, begun))
-    assert f.partial.seen
+    assert f.partial.seen == BEGUN
 
 
 def test_a_hook_on_a_result_that_no_other_is_made_of_is_no_reason() -> None:
@@ -163,7 +164,7 @@ def test_who_looks_sees_what_plain_gives(look: Run) -> None:
         told = look(call(x, w), x, seen)
         found.append((told, seen, x.grad, w.grad))
     assert_same(*found)
-    assert f.partial.seen
+    assert f.partial.seen == (BEGUN if look is asks_for_it_alone else SEEN)
 
 
 def test_a_look_at_one_call_is_none_at_another() -> None:
@@ -173,7 +174,7 @@ def test_a_look_at_one_call_is_none_at_another() -> None:
     looked_at, other = f(*first), f(*second)
     looked_at[SIZE].register_hook(lambda one: None)
     torch.autograd.backward([one.sum() for one in looked_at])
-    f.partial.seen = False
+    f.partial.seen = 0
     torch.autograd.backward([one.sum() for one in other])
     assert not f.partial.seen
     assert_same([one.grad for one in first], [one.grad for one in second])
@@ -262,8 +263,20 @@ def test_a_release_that_does_not_tell_of_hooks_has_none(monkeypatch: pytest.Monk
 
 
 @pytest.mark.generated
+def test_training_that_is_timed_is_not_looked_at() -> None:
+    """By hooks of ours, which are on samples of calls: builds stay as they are."""
+    f = shapedispatch(normed, hints=(), exact=True, store=False)
+    f.core.settings = dataclasses.replace(f.core.settings, judge="online")
+    for _ in range(80):
+        run_by(f)
+    seen = [(build.notes(), build.code.partial and build.code.partial.seen) for build in f.core.table.builds()]
+    assert seen == [((), 0)]
+    assert f.explain(*leaves()).timings
+
+
+@pytest.mark.generated
 def test_calls_that_are_looked_at_get_other_builds() -> None:
-    """In parts, in which what comes back can be seen."""
+    """In parts, in which what comes back can be seen; those have one backward of which no other is made."""
     f = pinned(built(normed, hints=(), exact=True), "exact")
     assert_same(run_by(f), run_by(normed))
     assert [build.notes() for build in f.core.table.builds()] == [()]
@@ -274,7 +287,12 @@ def test_calls_that_are_looked_at_get_other_builds() -> None:
             found.append((keeps(call(x, w), x, seen), x.grad, w.grad))
         assert_same(*found)
     [build] = f.core.table.builds()
-    assert "parts" in str(build.notes())
+    assert build.notes() == ("compiled in 2 parts",)
+    assert build.code.partial is not None
+    run_by(f, (0,))
+    f(*leaves())
+    [build] = f.core.table.builds()
+    assert build.code.partial is None
 
 
 @pytest.mark.generated

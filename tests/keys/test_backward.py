@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch.keys import backward
-from shapedispatch.keys.backward import for_leaves, is_for_leaves
+from shapedispatch.keys.backward import blind, for_leaves, is_blind, is_for_leaves
 
 
 def known_in(ends: Any) -> list[bool]:
@@ -74,3 +75,15 @@ def test_without_numbers_of_backwards_nothing_is_known(monkeypatch: pytest.Monke
     outputs = [torch.ones(2, requires_grad=True) * 2]
     assert for_leaves(outputs) is outputs
     assert not is_for_leaves()
+
+
+def test_a_hook_of_ours_says_so() -> None:
+    """A method, too; one of anybody's else does not."""
+
+    class Of:
+        @blind
+        def hook(self) -> None: ...
+
+    assert is_blind(Of().hook)
+    assert is_blind(blind(functools.partial(print)))
+    assert not any(map(is_blind, (print, functools.partial(print), torch.ones(2))))

@@ -36,7 +36,7 @@ __all__ = ["APART", "GRAPH", "PLAIN_TYPES", "Build", "NoBuild", "Trace", "graph_
 
 
 APART = "shapedispatch.results_apart"
-"""A compiler's option of ours: of several results with gradients each has a backward of its own."""
+"""A compiler's option of ours: so many ways to have several results with one backward are not to be taken."""
 
 
 @dataclass

@@ -96,7 +96,7 @@ def compiler(options: Options, code: Code) -> Compile:
     ``fallback_random`` makes random numbers those of plain, so that they do not depend on the choice.
     """
     patches = {"fallback_random": True, **_SILENT, **options}
-    apart = bool(patches.pop(APART, False))
+    apart = int(patches.pop(APART, 0))
 
     def compile_graph(gm: GraphModule, examples: Sequence[Any]) -> Run:
         refuse_unchecked(gm, examples)
@@ -145,7 +145,7 @@ def _autotuning_quiet() -> Iterator[None]:
 
 
 def _compiled_in_parts(
-    gm: GraphModule, examples: Sequence[Any], patches: Options, code: Code, apart: bool, why: PartialBackward
+    gm: GraphModule, examples: Sequence[Any], patches: Options, code: Code, apart: int, why: PartialBackward
 ) -> tuple[Run, Sequence[str]]:
     """The parts of the graph, each compiled by itself, and AOTAutograd's word for each result, by those of the parts.
 
@@ -154,7 +154,7 @@ def _compiled_in_parts(
     from ..parts.cut import Way, Whole, cut
 
     tried: dict[Any, Cut] = {}
-    for way in (Way.APART,) if apart else Way:
+    for way in [*Way][apart:]:
         try:
             with aot_metadata_kept():
                 found = cut(gm, examples, way)

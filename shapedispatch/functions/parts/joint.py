@@ -29,7 +29,7 @@ from torch.fx import GraphModule
 
 from ...hit.call import NO_SECOND
 from ...keys.autocast import casting
-from ...keys.backward import at_its_end, is_for_leaves, running
+from ...keys.backward import BEGUN, SEEN, at_its_end, is_blind, is_for_leaves, running
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...private import find
@@ -62,12 +62,11 @@ def why_not_joint(inner: bool = False) -> str:
 class Partial:
     """Whether a backward asked for what a build's code gives nobody: a guard of the build, whose calls get another.
 
-    It has begun at some of its results alone, or what comes back to one that others are made of may have been seen.
-
-    What is read in another thread is written once.
+    It may have SEEN what comes back to a result that others are made of, or BEGUN at some results alone: then not even
+    those are to have one backward that are made of the same. What is read in another thread only rises.
     """
 
-    seen: bool = False
+    seen: int = 0
 
     def failed(self) -> str | None:
         """See `Guard`."""
@@ -118,7 +117,7 @@ class Joint:
 class _Begun:
     """The gradients of results in one backward that waits for more of them; the backward holds it, and calls it.
 
-    ``apart`` is what gives them where each node is asked for its own; None until it is known whether it is.
+    ``apart`` is what gives them where each node is asked for its own, and ``known`` whether that has been decided.
     """
 
     __slots__ = ("__weakref__", "apart", "gradients", "known")
@@ -164,15 +163,14 @@ class _Call:
             self.inner[number] = weakref.ref(result), zeros
 
     def gradients(self, number: int, gradient: Tensor | None) -> Sequence[Tensor | None]:
-        """Those of the inputs and of the other results that this one is made of.
+        """Those of the inputs, and of the other results that this one is made of.
 
-        Where there is one backward, it is the last node that gives them, for all, and there are no others behind it.
+        The code's own backward runs in the last node, which gives them for all, and has no other result behind it.
         """
         state = self._begun()
-        behind = len(self.form.others[number])
-        nothing = [None] * (sum(self.joint.made_of.inputs) + behind)
+        nothing = [None] * (sum(self.joint.made_of.inputs) + len(self.form.others[number]))
         if not state.known:
-            state.known, state.apart = True, self._apart() if self._may_be_seen() else None
+            state.known, state.apart = True, self._apart(self._reaches()) if self._may_be_seen() else None
         if state.apart is not None:
             return nothing if gradient is None else self._of(state.apart, number, gradient)
         begun = state.gradients
@@ -236,13 +234,19 @@ class _Call:
         return [*map(inputs.get, depends), *map(others.get, self.form.others[number])]
 
     def _by_operations(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
-        return self._apart().together(given)
+        return self._apart(BEGUN).together(given)
 
-    def _apart(self) -> Apart:
+    def _reaches(self) -> int:
+        """What the backward that runs does, where it is not for all results."""
+        assert _will_run is not None
+        nodes = [node() for node in self.nodes]
+        return SEEN if all(node is not None and _will_run(node) for node in nodes) else BEGUN
+
+    def _apart(self, why: int) -> Apart:
         """The operators of the graph, which have run on what the code was given, and such calls get other builds."""
         from .apart import Apart  # hardly ever
 
-        self.joint.partial.seen = True
+        self.joint.partial.seen = max(self.joint.partial.seen, why)
         inputs = self._inputs()
         with torch.inference_mode(False), torch.enable_grad(), casting(self.form.casts), self.form.device, _unhooked():
             return Apart(self.joint.operations(), self.form.places, self.form.others, inputs)
@@ -293,7 +297,7 @@ class Kept(torch.autograd.Function):
 
 
 class Result(torch.autograd.Function):
-    """The node that is seen behind one result of a `Joint`."""
+    """The node that is seen behind one result of a `Joint`; behind it are inputs, other results, and then the probe."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, number: int, made: Sequence[Tensor], *inputs: Tensor) -> Tensor:
@@ -322,9 +326,9 @@ def _notice_hooks(node: type) -> None:
 
 def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def noticed(self: Any, *args: Any) -> Any:
-        self.call.hooked |= self.number in self.call.form.inner
-        return method(self, *args)
+    def noticed(self: Any, hook: Any) -> Any:
+        self.call.hooked |= self.number in self.call.form.inner and not is_blind(hook)
+        return method(self, hook)
 
     return noticed
 
