@@ -422,10 +422,10 @@ MUTATIONS = (
     Mutation(ANEW, "in reversed(range(len(self.results)))", "in range(len(self.results))", (OF_INNER,)),
     Mutation(CUT, "if inner * LARGE > sum(", "if False and sum(", (OF_INNER,)),
     Mutation(
-        "keys/backward.py",
+        "backward.py",
         "weakref.WeakValueDictionary[int, _Ours]()",
         "dict[int, _Ours]()",
-        ("tests/keys/test_backward.py",),
+        ("tests/test_backward.py",),
     ),
     Mutation(JOINT, "return not self.seen or _is_called_again()", "return not self.seen", (OF_JOINT,)),
     Mutation(
@@ -458,7 +458,7 @@ MUTATIONS = (
         "functions/compile/inductor.py", "if made_of is not None and not only_computes():", "if False:", (OF_JOINT,)
     ),
     Mutation(BUILD, "(partial.failed() if partial is not None else None)", "None", (OF_JOINT,)),
-    Mutation("functions/builder.py", "apart = BEGUN if followed else", "apart =", (OF_JOINT,)),
+    Mutation("functions/builder.py", "if followed or known.get", "if known.get", (OF_JOINT,)),
     Mutation(
         "functions/remote_build.py",
         "        return inputs is not None and self.conditions.hold(inputs)\n",

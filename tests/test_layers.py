@@ -21,6 +21,7 @@ PLACES = [
     "interpreter",
     "settings",
     "private",
+    "backward",
     "background",
     "keys",
     "hit",

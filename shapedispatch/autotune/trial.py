@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..backward import for_leaves
 from ..keys.autocast import casting
-from ..keys.backward import for_leaves
 from ..keys.tree import device_of, span, tensors
 from .compare import Scales, distinct_like
 from .measure import free_memory

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
+from ..backward import BEGUN, SEEN
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..interpreter.failures import what_fails
 from ..interpreter.interrupts import imported_whole
-from ..keys.backward import BEGUN
 from ..keys.signature import call_of
 from ..private import why_off
 from ..records import STATE_CHANGED
@@ -239,7 +239,8 @@ def _apart(call: BuildRequest, memory: Table) -> Mapping[str, Any]:
     somebody sees what comes back to a result, those that are made of it have none with it.
     """
     followed = getattr(sys.modules.get("torch._dynamo.config"), "compiled_autograd", False)
-    apart = BEGUN if followed else memory.facts.partial.get(call.rank_signature())
+    known, calls = memory.facts.partial, call.rank_signature()
+    apart = BEGUN if followed or known.get((calls, BEGUN)) else SEEN if known.get((calls, SEEN)) else 0
     return {APART: apart} if apart else {}
 
 
@@ -306,8 +307,7 @@ def _standing(
         slot = call.slot(point, state, variant)
         build = memory.facts.no_builds.get(slot) or memory.build(slot)
         if isinstance(build, Build) and build.code.partial is not None and build.code.partial.seen:
-            known = memory.facts.partial.get(call.rank_signature()) or 0
-            memory.facts.partial[call.rank_signature()] = max(known, build.code.partial.seen)
+            memory.facts.partial[call.rank_signature(), build.code.partial.seen] = True
         if build is None or build.invalidated():
             if missing is None:
                 return slot, NoBuild("it is not built, and nothing is built in this mode", transient=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..backward import blind
 from ..interpreter.failures import what_fails
-from ..keys.backward import blind
 from ..keys.tree import tensors
 from .figures import Figures
 from .real_calls import Sampler

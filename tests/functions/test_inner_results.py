@@ -17,11 +17,11 @@ from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 from torch.fx import GraphModule, symbolic_trace
 
 from shapedispatch import shapedispatch
+from shapedispatch.backward import BEGUN, SEEN, for_leaves
 from shapedispatch.functions.parts import joint as joint_module
 from shapedispatch.functions.parts.cut import Way
 from shapedispatch.functions.parts.joint import Joint, Partial
 from shapedispatch.functions.parts.plan import MadeOf
-from shapedispatch.keys.backward import BEGUN, SEEN, for_leaves
 from tests.functions.test_cut import inputs, programs
 from tests.functions.test_joint import compiled, joined, leaves, normed
 from tests.helpers import assert_same, built, pinned

@@ -21,10 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import inaccuracy
 from ...autotune.generators import Generators
+from ...backward import for_leaves
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from ...keys.autocast import casting
-from ...keys.backward import for_leaves
 from .given import Given, States, Written, distinct, drawn, generator_states, restore
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from ...backward import BEGUN, SEEN, at_its_end, is_blind, is_for_leaves, running
 from ...hit.call import NO_SECOND
 from ...keys.autocast import casting
-from ...keys.backward import BEGUN, SEEN, at_its_end, is_blind, is_for_leaves, running
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...private import find

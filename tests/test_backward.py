@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch.keys import backward
-from shapedispatch.keys.backward import blind, for_leaves, is_blind, is_for_leaves
+from shapedispatch import backward
+from shapedispatch.backward import blind, for_leaves, is_blind, is_for_leaves
 
 
 def known_in(ends: Any) -> list[bool]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..private import find
+from .private import find
 
 __all__ = ["BEGUN", "SEEN", "at_its_end", "blind", "for_leaves", "is_blind", "is_for_leaves", "running"]
 
