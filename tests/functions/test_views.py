@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
+from shapedispatch.backward import BEGUN
 from shapedispatch.functions.checks.views import lost_view
 from shapedispatch.functions.compile.autograd import effects_only, output_types
 from shapedispatch.functions.compile.build import APART
@@ -245,7 +246,7 @@ def test_what_a_backward_keeps_is_not_overwritten_unseen(
     """A result that is one of several views of it counts what is written as it does, whichever part makes it."""
     if elsewhere:
         learning_here(monkeypatch)
-    f = pinned(built(fn, hints=(), exact=True, options={APART: True} if parts > 1 else {}), "exact")
+    f = pinned(built(fn, hints=(), exact=True, options={APART: BEGUN} if parts > 1 else {}), "exact")
     for _ in range(30):
         results = f(x := leaf())
     assert f.explain(x).variant == "exact"
