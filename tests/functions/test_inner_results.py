@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
-from torch.fx import GraphModule, symbolic_trace
+from torch.fx import Graph, GraphModule, symbolic_trace
 
 from shapedispatch import shapedispatch
 from shapedispatch.backward import BEGUN, SEEN, for_leaves
@@ -22,7 +22,7 @@ from shapedispatch.functions.parts import joint as joint_module
 from shapedispatch.functions.parts.cut import Way
 from shapedispatch.functions.parts.joint import Joint, Partial
 from shapedispatch.functions.parts.plan import MadeOf
-from tests.functions.test_cut import inputs, programs
+from tests.functions.test_cut import inputs, one_of, programs
 from tests.functions.test_joint import compiled, joined, leaves, normed
 from tests.helpers import assert_same, built, pinned
 
@@ -180,13 +180,28 @@ def test_a_look_at_one_call_is_none_at_another() -> None:
     assert_same([one.grad for one in first], [one.grad for one in second])
 
 
+@st.composite
+def chains(draw: Callable[[Any], Any]) -> GraphModule:
+    """Operations on one product, of which some are results: so most are made of others."""
+    graph = Graph()
+    x, y, _ = (graph.placeholder(name) for name in ("x", "y", "mask"))
+    of = [graph.call_function(torch.mul, (x, y))]
+    for _ in range(draw(st.integers(2, 7))):
+        of.append(one_of(graph, of, draw))
+    graph.output(tuple(draw(st.lists(st.sampled_from(of), min_size=2, max_size=5, unique=True))))
+    graph.eliminate_dead_code()
+    return GraphModule({}, graph)
+
+
 @settings(deadline=None, max_examples=100)
-@given(gm=programs(), data=st.data())
+@given(gm=st.one_of(chains(), programs()), data=st.data())
 def test_whatever_is_seen_is_plains(gm: GraphModule, data: st.DataObject) -> None:
     """Of a backward that begins at any results, with hooks on some, and the gradients of some kept."""
     run, _ = joined(gm, Way.INPUTS)
-    count = len(run(*inputs()))
-    begun, hooked, kept = (data.draw(st.frozensets(st.integers(0, count - 1))) for _ in range(3))
+    every, nothing = frozenset(range(len(run(*inputs())))), frozenset[int]()
+    some = st.frozensets(st.sampled_from(sorted(every)))
+    begun = data.draw(st.just(every) | some)
+    hooked, kept = (data.draw(st.just(nothing) | some) for _ in range(2))
     told = []
     for call in (run, gm):
         given_, seen = inputs(), dict[int, Tensor]()
