@@ -42,7 +42,7 @@ def whole(may_run: bool = True) -> Joint:
 
 
 def run_by(call: Run, begun: tuple[int, ...] = (0, 1, 2)) -> list[Tensor | None]:
-    """The gradients of a backward that is asked for all that there are."""
+    """The gradients of a backward that begins at these results, and is asked for none by name."""
     given_ = leaves()
     made = call(*given_)
     torch.autograd.backward([made[place].sum() * (place + 1) for place in begun])
