@@ -344,7 +344,7 @@ def test_more_states_in_turn_than_there_are_builds_for_are_decided_once() -> Non
     """Layers of a class, each with a number of its own: what has no build runs plain from then on."""
     dispatcher, module, x = built(Counts.scaled, hints=(), exact=True), Counts(), torch.ones(3)
     for turn in range(5 * (MOST_STATES + 2)):
-        module.scale = turn % (MOST_STATES + 2)
+        module.scale = 2 + turn % (MOST_STATES + 2)  # not 1: Inductor of torch 2.14 gives x * 1 as x, which is refused
         assert torch.equal(dispatcher(module, x), x * module.scale)
     info = dispatcher.cache_info()
     assert (info.builds, info.misses <= MOST_STATES + 2) == (MOST_STATES, True)
