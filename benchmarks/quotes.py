@@ -269,20 +269,20 @@ def anchor(script: str) -> str:
 
 LATE_S = 0.1
 """What slow calls later have lost in all that is worth a word."""
-MODEL_WAYS = ("the three places", "the whole model")
+QUOTED_WAY = "the three places"
+"""Of decorating a model. One line on the whole of it is in the long tables alone: a run takes a GPU for ten minutes,
+and is not made anew for each release."""
 
 
 def whole_model(folder: Path | None = None) -> str:
-    """How long a forward takes beside eager's, once all is learned, and what the first calls took, by contender.
+    """How long a forward takes beside eager's, once all is learned, and what the first calls took, by contender."""
+    result = model_run(folder)
+    return NONE_YET if result is None else forwards(result)
 
-    A table of those at three places of the model, and one of those on the whole of it, if they ran apart.
-    """
-    found = [
-        newest("models", folder, lambda one, way=way: any(name.endswith(way) for name in one.document["contenders"]))
-        for way in MODEL_WAYS
-    ]
-    tables = dict.fromkeys(forwards(result) for result in found if result is not None)
-    return "\n".join(tables) or NONE_YET
+
+def model_run(folder: Path | None = None) -> Result | None:
+    """The newest run of which the page has its table of a whole model."""
+    return newest("models", folder, lambda one: any(name.endswith(QUOTED_WAY) for name in one.document["contenders"]))
 
 
 def forwards(result: Result) -> str:

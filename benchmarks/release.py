@@ -99,9 +99,9 @@ def old_numbers(root: Path) -> list[str]:
 
 def quoted(folder: Path) -> Iterator[Number]:
     """The results that the README and docs/ draw on, each once."""
-    scripts = dict.fromkeys(["models", *(name for section in quotes.SECTIONS.values() for name in section)])
-    results = [result for name in scripts if (result := newest(name, folder)) is not None]
-    for result in [*results, *results_of("fuzz", folder)]:
+    scripts = dict.fromkeys(name for section in quotes.SECTIONS.values() for name in section)
+    results = [quotes.model_run(folder), *(newest(name, folder) for name in scripts), *results_of("fuzz", folder)]
+    for result in filter(None, results):
         stem = result.path.stem
         script = max((name for name in MEASURES if stem.startswith(f"{name}-")), key=len)
         yield Number(result.path.name, script, result.environment.get("commit", "unknown"))

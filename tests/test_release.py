@@ -155,6 +155,18 @@ def test_the_numbers_asked_for_are_those_that_are_quoted(tmp_path: Path) -> None
     }
 
 
+def test_the_model_that_is_asked_for_is_the_one_that_is_quoted(tmp_path: Path) -> None:
+    """A newer run of one line on the whole of it stands in the long tables alone."""
+    quoted = made_up_results.document("models")
+    whole = quoted | {"contenders": ["eager", "shapedispatch, the whole model"]}
+    whole["environment"] = quoted["environment"] | {"date": "2999-01-01T00:00:00+00:00", "commit": "fedcba987654"}
+    (tmp_path / "models-a1.json").write_text(json.dumps(quoted))
+    (tmp_path / "models-by-one-line-a1.json").write_text(json.dumps(whole))
+    assert [number.file for number in release.quoted(tmp_path)] == ["models-a1.json"]
+    assert "at 0123456" in quotes.whole_model(tmp_path)
+    assert "at fedcba9" not in quotes.whole_model(tmp_path)
+
+
 def test_each_quoted_benchmark_names_packages_that_are_there() -> None:
     """So that no change passes by a number."""
     quoted = {name.partition("-")[0] for section in quotes.SECTIONS.values() for name in section}
