@@ -180,7 +180,7 @@ def model(folder: Path | None) -> str:
     if result is None or not result.on_gpu or not result.picture("picture").exists():
         return ""
     title = "a model's first seconds and its steady state, beside eager and torch.compile"
-    said = 'One line on a model, or on its norms, its MLPs and its rotary embedding ("the three places"); low is fast.'
+    said = 'One line each on the norms, the MLPs and the rotary embedding of a model ("the three places"); low is fast.'
     return f"{said}\n\n![{title}](benchmarks/results/{result.picture('picture').name})\n"
 
 
