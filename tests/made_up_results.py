@@ -253,7 +253,7 @@ def module_hits() -> dict[str, Any]:
 def graphs() -> dict[str, Any]:
     """A chain, a layer at one batch, and what was counted."""
     ways = times(plain=100.0, **{"the graph": 20.0, "reduce-overhead": 40.0})
-    ratios = {"plain": 0.2, "reduce-overhead": 0.5}
+    ratios = {"plain": 0.2, "reduce-overhead": 0.5, "chosen online": 0.8}
     chain = {case: {"host_us": ways, "ratios": ratios} for case in ("the same input", "fresh inputs")}
     batch = {"forward_us": ways, "host_us": ways, "ratios": ratios, "best": "reduce-overhead", "held_back": True}
     return {

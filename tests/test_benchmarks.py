@@ -212,6 +212,13 @@ def test_each_line_says_on_what_it_was_measured_and_leads_to_all_of_it(section: 
     assert {row.rpartition("#")[2].partition(")")[0] for row in rows} <= headings
 
 
+def test_what_a_graph_would_take_is_told_from_what_was_chosen(recorded: Path) -> None:
+    """Both over eager: a graph that is best may not have been chosen yet."""
+    rows = {row.split(" | ")[0].rpartition(", ")[2]: row for row in quotes.table("graphs", recorded).splitlines()}
+    assert "| 0.20 × eager; 0.50 × reduce-overhead |" in rows["by the graph"]
+    assert "| 0.25 × eager |" in rows["by what is chosen while it learns"]
+
+
 def test_a_contender_that_was_not_at_all_calls_is_said_to_be(tmp_path: Path) -> None:
     """Its mean is of those that it was at; of none of a kind there is a dash."""
     found = made_up_results.document("models")
