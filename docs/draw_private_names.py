@@ -32,6 +32,7 @@ PAGE = Path(__file__).with_name("private_names.md")
 SEEN = Path(__file__).with_name("private_names.json")
 BEGIN, END = "<!-- names begin -->\n", "<!-- names end -->"
 
+NO_BATCHES = "A build takes no batch of gradients (`is_grads_batched`), and raises."
 REFUSED = "That build is refused, with the error as its reason."
 KEPT = "Some memory of the compiler's is not given back."
 TOLD = "What it logs of a candidate that fails is shown."
@@ -268,6 +269,8 @@ WITHOUT = {
         "Of several results with gradients each has a backward of its own."
     ),
     "torch.autograd.graph.Node._register_hook_dict": "A result that others are made of has a backward of its own.",
+    "torch._C._dispatch_tls_is_dispatch_key_included": NO_BATCHES,
+    "torch._C._parse_dispatch_key": NO_BATCHES,
     "torch._C._storage_id": "FSDP's weights count as other memory once it has freed them: some backwards raise once.",
     "torch._C._current_graph_task_id": "Of several results with gradients each has a backward of its own.",
     "torch._C._will_engine_execute_node": "Of several results with gradients each has a backward of its own.",

@@ -52,7 +52,7 @@ __all__ = [
     "sync",
     "wait",
 ]
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from .private import find
 
-__all__ = ["BEGUN", "SEEN", "at_its_end", "blind", "for_leaves", "is_blind", "is_for_leaves", "running"]
+__all__ = [
+    *("BEGUN", "SEEN", "at_its_end", "blind", "followed", "for_leaves", "in_transform"),
+    *("is_blind", "is_for_leaves", "keeps_graph", "running", "storage_of"),
+]
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -24,6 +27,35 @@ at_its_end: Callable[[Callable[[], None]], None] | None = find(
     "torch.autograd.variable.Variable._execution_engine.queue_callback", None
 )
 """Has something called at its end, and holds that until then, however it ends. Without it as above."""
+
+keeps_graph: Callable[[], bool] = find("torch._C._autograd._get_current_graph_task_keep_graph", lambda: True)
+"""Whether the backward that runs may run once more. Without it, what it needs goes with the graph, and not before."""
+storage_of: Callable[[Tensor], int] = find("torch._C._storage_id", Tensor.data_ptr)
+"""By what memory is known: FSDP frees it and takes it anew. Without it by its address, which is another then."""
+_transform: Callable[[], Any] = find("torch._C._functorch.peek_interpreter_stack")
+_is_in_mode: Callable[[Any], bool] = find("torch._C._dispatch_tls_is_dispatch_key_included", lambda _: False)
+_batch: Any = find("torch._C._parse_dispatch_key", str)("VmapMode")
+"""The mode of `is_grads_batched`. Without its name such gradients are for the code, which raises."""
+
+
+def in_transform() -> bool:
+    """Whether a transform (`vmap`, ...) is around what runs, or gradients come in batches."""
+    return _transform() is not None or _is_in_mode(_batch)
+
+
+class Followed:
+    """Whether a backward of this process was followed: by autograd (`create_graph`), or a transform."""
+
+    ever: bool = False
+
+    def now(self) -> bool:
+        """Whether the one that runs is. It is remembered: such a program does so again."""
+        is_now = torch.is_grad_enabled() or in_transform()
+        self.ever |= is_now
+        return is_now
+
+
+followed = Followed()
 
 
 class _Ours:

@@ -59,6 +59,7 @@ NAMES = "hit/csrc/skipped_guards.c"
 GRAPH, WRAPPERS = "hit/csrc/graph_call.c", "tests/functions/test_skip_wrappers.py"
 ALIGNED, BUILT = "tests/hit/test_aligned_code.py", "tests/functions/test_inductor.py"
 DRAWS, OF_DRAWS = "functions/checks/draws.py", "tests/functions/test_draws.py"
+AGAIN = "tests/functions/test_again.py"
 INDUCTOR, STEPS = "functions/compile/inductor.py", "tests/functions/test_skip_autograd.py"
 MEMORY, APART = "functions/guards/memory_guard.py", "tests/functions/test_memory_guard.py"
 BUILD, GRAPHS = "functions/compile/build.py", "functions/compile/graph.py"
@@ -364,11 +365,18 @@ MUTATIONS = (
     Mutation("hit/call.py", "apply is None or not torch.is_grad_enabled() or profiling", "profiling", (STEPS,)),
     Mutation("hit/call.py", "not torch.is_grad_enabled() or profiling.state._is_profiler_enabled:", "0:", (STEPS,)),
     Mutation("hit/call.py", "[one.detach() if one._is_view() else one for one in made[kept]]", "made[:0]", (STEPS,)),
-    Mutation("hit/call.py", "if not (alone() and all(", "if not (all(", (STEPS,)),
+    Mutation("hit/call.py", "not (alone() and all(", "not (all(", (STEPS,)),
     Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
-    Mutation("hit/call.py", "        torch.is_grad_enabled()\n        or ", "        ", (STEPS,)),
-    Mutation("hit/call.py", "        or interpreter_stack() is not None\n", "", (STEPS,)),
-    Mutation("hit/call.py", "        or dynamo_callback() is not None\n", "", (STEPS,)),
+    Mutation("hit/call.py", "again.is_followed() or not (", "not (", (AGAIN,)),
+    Mutation("functions/parts/again.py", "return noted if keeps_graph() else None", "return noted", (AGAIN,)),
+    Mutation("functions/parts/again.py", "    if tensor._version != version:", "    if False:", (AGAIN,)),
+    Mutation("functions/parts/again.py", "map(alias_of, inputs)", "inputs", (AGAIN,)),
+    Mutation("functions/parts/again.py", "torch.get_default_dtype() != first.dtype", "False", (AGAIN,)),
+    Mutation("functions/parts/again.py", "casting(first.casts), ", "", (AGAIN,)),
+    Mutation("functions/parts/again.py", "range(len(inputs)) if followed.ever else first.held", "first.held", (AGAIN,)),
+    Mutation("functions/compile/code.py", "self.computes and not self.draws", "self.computes", (AGAIN,)),
+    Mutation(JOINT, "call.again if followed.now() else call.gradients", "call.gradients", (OF_JOINT,)),
+    Mutation("hit/call.py", " or dynamo_callback() is not None)", ")", (STEPS,)),
     Mutation("hit/call.py", "            gradients.clear()", "            pass", (STEPS,)),
     Mutation("hit/call.py", "            ctx.maybe_clear_saved_tensors()\n", "", (STEPS,)),
     Mutation("hit/call.py", 'stashed("context") if is_stashed("context") else None', "None", (STEPS,)),
@@ -418,7 +426,7 @@ MUTATIONS = (
     Mutation(JOINT, "|= self.number in self.call.form.inner and", "|=", (OF_INNER,)),
     Mutation(JOINT, " and not is_blind(hook)", "", (OF_INNER,)),
     Mutation(JOINT, "return SEEN if all(", "return BEGUN if all(", (OF_INNER,)),
-    Mutation(ANEW, "        return leaf_of(value)", "        return value", (OF_INNER,)),
+    Mutation(ANEW, "        return self.leaf(value)", "        return value", (OF_INNER,)),
     Mutation(ANEW, "in reversed(range(len(self.results)))", "in range(len(self.results))", (OF_INNER,)),
     Mutation(CUT, "if inner * LARGE > sum(", "if False and sum(", (OF_INNER,)),
     Mutation(
@@ -431,19 +439,13 @@ MUTATIONS = (
     Mutation(
         JOINT, "torch.inference_mode(False), torch.enable_grad(), casting", "torch.enable_grad(), casting", (OF_JOINT,)
     ),
-    Mutation(JOINT, "casting(self.form.casts), ", "", (OF_JOINT,)),
+    Mutation(JOINT, "casting(self.form.casts), self.form.device, _", "self.form.device, _", (OF_JOINT,)),
     Mutation(JOINT, "self.form.device, _unhooked()", "_unhooked()", (OF_JOINT,)),
     Mutation(JOINT, "self.form.device, _unhooked()", "self.form.device", (OF_JOINT,)),
     Mutation(JOINT, "        if not given:\n            return nothing\n", "", (OF_JOINT,)),
     Mutation(JOINT, "if self.memory and self.memory != ", "if False and self.memory != ", (OF_JOINT,)),
     Mutation(JOINT, "            self.view = self.kept = None", "            pass", (OF_JOINT,)),
     Mutation(JOINT, "        ctx.saved_tensors  # noqa: B018", "        # noqa: B018", (OF_JOINT,)),
-    Mutation(
-        JOINT,
-        "        if torch.is_grad_enabled():\n            raise",
-        "        if False:\n            raise",
-        (OF_JOINT,),
-    ),
     Mutation(JOINT, 'torch.empty(0, dtype=torch.float32, device="cpu")', "tensors[0].new_empty(0)", (OF_JOINT,)),
     Mutation(JOINT, "_Begun] = weakref.WeakValueDictionary()", "_Begun] = {}", (OF_JOINT,)),
     Mutation(SOURCES, "(passes and one in ends)", "False", (OF_JOINT,)),

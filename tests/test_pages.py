@@ -190,15 +190,13 @@ def test_what_changed_is_read_in_two_minutes() -> None:
 
 
 def test_what_stays_different_is_as_said() -> None:
-    """Of a build: a second derivative raises, `grad_fn` has another name, half precision is kept in float32 between."""
+    """Of a build: `grad_fn` has another name, half precision is kept in float32 between."""
     build = shapedispatch(half_of_third, hints=(), exact=True, store=False).variant("exact")
     x = torch.randn(64, dtype=torch.bfloat16, requires_grad=True)
     y = build(x)
     assert type(y.grad_fn).__name__ != type(half_of_third(x).grad_fn).__name__
     exact = half_of_third(x.double())
     assert (y - exact).abs().max() <= (half_of_third(x) - exact).abs().max()
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
 def half_of_third(x: torch.Tensor) -> torch.Tensor:

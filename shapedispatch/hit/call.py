@@ -304,8 +304,8 @@ COPIED_FIRST = (
     " compiled code copies such a one first, and of the copy other numbers would be drawn"
 )
 NO_SECOND = (
-    "a build has no second derivative, and its backward was asked for one (create_graph=True). Make the call as it is"
-    " written: with shapedispatch.set_mode('off'): ..."
+    "a build has no second derivative (create_graph=True), takes no batch of gradients (is_grads_batched=True), and its"
+    " operators cannot be run for it. Make the call as it is written: with shapedispatch.set_mode('off'): ..."
 )
 
 Layout = tuple[torch.Size | None, tuple[int, ...] | None, torch.memory_format | None]
@@ -313,7 +313,6 @@ Layout = tuple[torch.Size | None, tuple[int, ...] | None, torch.memory_format | 
 
 
 # Without one of them nothing is called past autograd.
-interpreter_stack: Any = find("torch._C._functorch.peek_interpreter_stack")
 dynamo_callback: Any = find("torch._C._dynamo.eval_frame.get_eval_frame_callback")
 is_stashed: Any = find("torch._C._is_key_in_tls")
 stashed: Any = find("torch._C._get_obj_in_tls")
@@ -322,11 +321,11 @@ stashed: Any = find("torch._C._get_obj_in_tls")
 def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout]) -> Run:
     """AOTAutograd's function of a graph, ``of``, as it is applied: with its two codes called as they are.
 
-    It keeps, names and raises what that one does, whose own backward runs where there is more to do: where it is not
-    `alone`, or a gradient does not lie as the code takes it.
+    It keeps, names and raises what that one does, whose own backward runs where there is more to do: where it is
+    followed (`Again`) or not `alone`, or a gradient does not lie as the code takes it.
     """
     results, kept = of.metadata.num_forward_returns, of.metadata.tensors_saved_for_backwards_with_vc_check_slice
-    numbers, whole = of.metadata.symints_saved_for_backwards_slice, of.backward
+    numbers, whole, again = of.metadata.symints_saved_for_backwards_slice, of.backward, of.again
 
     class CompiledFunction(of):  # type: ignore[misc]  # torch makes one for each graph
         """Named as AOTAutograd's: a node of a graph tells whose it is."""
@@ -336,16 +335,17 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
             ctx.set_materialize_grads(False)  # what has none is for the function's own backward, which passes that on
             made = forward(list(inputs))
             ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in made[kept]])
-            ctx.symints, ctx.opaque_objects = made[numbers], ()
+            ctx.symints, ctx.opaque_objects, ctx.noted = made[numbers], (), again.noted(inputs, made[kept])
             return tuple(made[:results])
 
         @staticmethod
         def backward(ctx: Any, gradients: list[Any]) -> Any:
-            if not (alone() and all(map(lies_as, gradients, layouts))):
+            if again.is_followed() or not (alone() and all(map(lies_as, gradients, layouts))):
                 return whole(ctx, gradients)
             inputs = [*ctx.symints, *ctx.saved_tensors, *gradients]
             gradients.clear()  # the code lets go of each as soon as it can, and of what was kept
             ctx.maybe_clear_saved_tensors()
+            ctx.noted = again.left(ctx.noted)
             context = stashed("context") if is_stashed("context") else None  # of who called the backward
             return tuple(backward(inputs) if context is None else context.run(backward, inputs))
 
@@ -354,13 +354,8 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
 
 
 def alone() -> bool:
-    """Whether a backward that runs now is in no other (`create_graph`) and no transform, nor seen by a profiler."""
-    return not (
-        torch.is_grad_enabled()
-        or profiling.state._is_profiler_enabled
-        or interpreter_stack() is not None
-        or dynamo_callback() is not None
-    )
+    """Whether a backward that runs now is seen by no profiler, and not traced."""
+    return not (profiling.state._is_profiler_enabled or dynamo_callback() is not None)
 
 
 def lies_as(gradient: Any, layout: Layout) -> bool:

@@ -23,7 +23,6 @@ from shapedispatch.functions.parts.cut import Cut, Way, Whole, cut
 from shapedispatch.functions.parts.form import Form
 from shapedispatch.functions.parts.joint import Joint, Partial
 from shapedispatch.functions.parts.plan import MadeOf
-from shapedispatch.hit.call import NO_SECOND
 from tests.functions.test_cut import faked, inputs, programs
 from tests.helpers import SelectNone, assert_same, built, pinned
 
@@ -272,12 +271,15 @@ def test_other_memory_under_the_same_tensor_is_refused() -> None:
     assert f.partial.seen  # so that the next calls do better
 
 
-def test_a_second_derivative_is_refused() -> None:
-    """By the operators' way, too, which would have one."""
+def test_a_second_derivative_is_that_of_the_operators() -> None:
+    """Each node has those behind its own result run."""
     f, (x, w) = piece(), leaves()
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(f(x, w)[0].sum(), (x, w), create_graph=True)
-    assert "set_mode" in NO_SECOND
+    [of_x, of_w] = torch.autograd.grad(f(x, w)[0].sum(), (x, w), create_graph=True)
+    [found] = torch.autograd.grad((of_x.sum() + of_w.pow(2).sum()), (x,))
+    y, v = leaves()
+    [of_y, of_v] = torch.autograd.grad(f.operations().forward(y, v)[0].sum(), (y, v), create_graph=True)
+    assert_same(found, torch.autograd.grad((of_y.sum() + of_v.pow(2).sum()), (y,))[0])
+    assert not f.partial.seen
 
 
 def test_what_was_written_since_is_not_taken_for_what_was_given() -> None:
@@ -462,7 +464,7 @@ def test_without_a_gradient_the_code_runs_alone() -> None:
 
 def test_a_release_that_does_not_tell_whether_a_graph_is_kept_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the code needs goes with the graph then."""
-    monkeypatch.setattr(joint_module, "_keeps_graph", lambda: True)
+    monkeypatch.setattr(joint_module, "keeps_graph", lambda: True)
     made = piece()(*leaves())
     torch.autograd.backward([made[0].sum(), made[2].sum()])
     with pytest.raises(RuntimeError, match="second time"):
@@ -562,8 +564,8 @@ def test_a_checkpoint_runs_again_what_it_ran() -> None:
 
 
 @pytest.mark.generated
-def test_a_batch_of_gradients_is_refused_or_plains() -> None:
-    """Where all results have one, by the code, as of any build; where operators run, they take a batch."""
+def test_a_batch_of_gradients_is_plains() -> None:
+    """Of all results, and of one."""
 
     def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         y = x @ w
@@ -573,8 +575,10 @@ def test_a_batch_of_gradients_is_refused_or_plains() -> None:
     x, w = leaves()
     made, plains = f(x, w), both(x, w)
     batch, batches = torch.eye(3), [torch.rand(3, *one.shape) for one in made]
-    with pytest.raises(RuntimeError):
-        torch.autograd.grad(made, (x, w), batches, is_grads_batched=True, retain_graph=True)
+    ours, theirs = (
+        torch.autograd.grad(one, (x, w), batches, is_grads_batched=True, retain_graph=True) for one in (made, plains)
+    )
+    assert_same(ours, theirs)
     ours, theirs = (
         torch.autograd.grad(one[1], (x, w), batch, is_grads_batched=True, allow_unused=True) for one in (made, plains)
     )

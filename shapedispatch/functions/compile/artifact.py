@@ -359,7 +359,9 @@ def _loaded_whole(artifact: Artifact, code: Code) -> Run:
     how = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": BoxedDeviceIndex(None)}
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
-    passed_on = undefined_passed_on(lambda: entry.compiled_bw is not None)
+    passed_on = undefined_passed_on(
+        lambda: entry.compiled_bw is not None, lambda: code.graph if code.computes else None
+    )
     with (
         generated_modules_kept(code),
         tracing(context),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...hit.call import NO_SECOND
+if TYPE_CHECKING:
+    from ..parts.again import Again
 
 __all__ = [
     "allow_determinism",
@@ -104,12 +105,15 @@ def allow_determinism() -> None:
 
 
 @contextlib.contextmanager
-def undefined_passed_on(has_backward: Callable[[], bool]) -> Iterator[None]:
+def undefined_passed_on(
+    has_backward: Callable[[], bool], graph: Callable[[], torch.fx.GraphModule | None]
+) -> Iterator[None]:
     """Have the functions of autograd that are made inside, in this thread, pass on that there is no gradient.
 
     What comes after a result may have none for it (a hook of a module, a checkpoint). Plain's nodes pass that on, and
     AOTAutograd's would take zeros for it: what leads to no loss would have a gradient, and that of a root at zero be no
     number. Each of ours takes one gradient. Raises CannotPassOn where one with a backward was not seen being made.
+    ``graph`` gives the operators behind them, if they may be run where the code has no backward (`Again`).
     """
     maker: Any = torch.autograd.Function
     before, thread, seen = vars(maker).get(_MAKING), threading.get_ident(), list[type]()
@@ -117,7 +121,10 @@ def undefined_passed_on(has_backward: Callable[[], bool]) -> Iterator[None]:
     def made(cls: Any, /, **kwargs: Any) -> None:
         super(maker, cls).__init_subclass__(**kwargs)
         if threading.get_ident() == thread and "compiled_fw" in vars(cls):
-            cls.forward, cls.backward = map(staticmethod, _passing_on(cls.forward, cls.backward))
+            from ..parts.again import Again  # a process without a backward saves what that reads
+
+            cls.again = again = Again(graph)
+            cls.forward, cls.backward = map(staticmethod, _passing_on(cls.forward, cls.backward, again))
             seen.append(cls)
 
     try:
@@ -139,8 +146,10 @@ class CannotPassOn(Exception):
     """Where no gradient would be taken for zeros."""
 
 
-def _passing_on(forward: Callable[..., Any], backward: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """A function's two parts, which take no gradient for what it is, and raise where autograd is to follow the second.
+def _passing_on(
+    forward: Callable[..., Any], backward: Callable[..., Any], again: Again
+) -> tuple[Callable[..., Any], ...]:
+    """A function's two parts, which take no gradient for what it is, and know a backward that autograd is to follow.
 
     AOTAutograd's own raises where what it gives is differentiated in its turn (`create_graph`). But what the code has
     kept in between has no history: where that is all that a gradient depends on, a second one would be none, or zero.
@@ -149,14 +158,17 @@ def _passing_on(forward: Callable[..., Any], backward: Callable[..., Any]) -> tu
     def forward_without_zeros(ctx: Any, *inputs: Any) -> Any:
         made = forward(ctx, *inputs)
         ctx.set_materialize_grads(False)
+        ctx.noted = again.noted(inputs, ctx.to_save or ())
         return made
 
     def backward_or_none(ctx: Any, *given: Any) -> Any:
         gradients = given[0] if len(given) == 1 and isinstance(given[0], list) else given
         if all(one is None for one in gradients):
             return (None,) * len(ctx.needs_input_grad)
-        if torch.is_grad_enabled():
-            raise RuntimeError(NO_SECOND)
+        if again.is_followed():
+            ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
+            return tuple(again.gradients(ctx.noted, gradients))
+        ctx.noted = again.left(ctx.noted)  # the rest goes with what the code lets go of
         return backward(ctx, *given)
 
     return forward_without_zeros, backward_or_none

@@ -77,6 +77,8 @@ class Code:
     """Which outputs share memory, and which hide that they are views, as `count_together` takes them."""
     bare: bool = False
     """Whether AOTAutograd has nothing to do around a run, as far as can be told before one."""
+    computes: bool = False
+    """Whether it does nothing but compute results, so that its operators can be run in its place."""
     written: bool = False
     """Whether Inductor has written all of its graph: it calls no operators, but products into memory of its own."""
     libraries: list[Path] = field(default_factory=list)
@@ -100,6 +102,10 @@ class Code:
         self.numbers |= set(numbers)
         self.unrecordable = self.unrecordable or why_not_recorded(gm)  # also of a graph that takes no tensor
         self.draws |= draws_numbers(gm)
+
+    def operators(self) -> Any:
+        """A graph of operators that does what it does, each time; None where there is none, or that is not all."""
+        return self.graph if self.computes and not self.draws else None
 
     def gather(self, parts: Sequence[Code], plan: Plan) -> None:
         """Be of what these say together: how they hang together, all forwards, and behind them all backwards."""
@@ -159,7 +165,18 @@ def _before_benchmark(source: str) -> str:
     return _BENCHMARK.split(source)[0]
 
 
-_OF_THE_CODE = ("sources", "only_views", "numbers", "notes", "shared", "bare", "written", "unrecordable", "draws")
+_OF_THE_CODE = (
+    "sources",
+    "only_views",
+    "numbers",
+    "notes",
+    "shared",
+    "bare",
+    "computes",
+    "written",
+    "unrecordable",
+    "draws",
+)
 
 
 def _described(*values: Any) -> Code:

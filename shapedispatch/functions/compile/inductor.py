@@ -175,7 +175,7 @@ def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Ru
     if several and (why := why_not_joint(any(one is not None and any(one.results) for one in found.made_of))):
         raise Whole(why)
     for part, examples, graph, made_of in zip(found.parts, found.inputs, graphs, found.made_of, strict=True):
-        codes.append(Code())
+        codes.append(Code(graph=graph))
         run = _compiled(part, examples, patches, codes[-1], trust=False, several=made_of is not None)
         types += output_types()
         say_nothing_donated()
@@ -235,13 +235,13 @@ def _compiled_once(
         return compiled
 
     how = {"config_patches": dict(patches), "decompositions": decompositions(patches)}
-    with undefined_passed_on(lambda: "backward" in parts):
+    with undefined_passed_on(lambda: "backward" in parts, code.operators):
         run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return _compiled_once(traced, examples, patches, code, False, several)
     # Autocast is ambient, as the key has it: with any, AOTAutograd turns it off around the graph.
-    code.bare = _are_known(parts, code) and only_computes() and not any_autocast()
-    code.record, code.written = getattr(run, "serialize", None), trusted
+    code.record, code.written, code.computes = getattr(run, "serialize", None), trusted, only_computes()
+    code.bare = _are_known(parts, code) and code.computes and not any_autocast()
     whole = parts.get("alone", parts.get("forward"))
     return skip_wrappers(run, whole, trusted, parts.get("backward")) if code.bare else run
 
@@ -356,7 +356,7 @@ def _watched_step(whole: Run, forward: Any, backward: Any, inputs: Sequence[Any]
         if layouts is not None:
             found[0] = between_codes(of, forward.current_callable, backward.current_callable, layouts)
             of_ours: Any = getattr(found[0], "__self__", None)
-            for function in (of_ours.forward, of_ours.backward, alone, lies_as):
+            for function in (of_ours.forward, of_ours.backward, alone, lies_as, *of.again.frames):
                 pass_over(function.__code__)
     return outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +17,23 @@ __all__ = ["Apart"]
 class Apart:
     """What a graph makes of ``inputs`` as leaves of autograd's: its results at ``places``, which are numbered so.
 
-    A result is a leaf for ``others`` that are made of it, by number, so that what comes back to it stops there.
+    A result is a leaf for ``others`` that are made of it, by number, so that what comes back to it stops there. What
+    is a ``leaf`` may have a history, by which autograd goes on from gradients.
     """
 
     def __init__(
-        self, graph: GraphModule, places: Sequence[int], others: Sequence[Sequence[int]], inputs: Sequence[Any]
+        self,
+        graph: GraphModule,
+        places: Sequence[int],
+        others: Sequence[Sequence[int]],
+        inputs: Sequence[Any],
+        leaf: Callable[[Any], Any] = leaf_of,
     ) -> None:
-        self.others, self.leaves = others, [*map(leaf_of, inputs)]
+        self.others, self.leaves = others, [*map(leaf, inputs)]
         self.wanted = {i: one for i, one in enumerate(self.leaves) if isinstance(one, Tensor) and one.requires_grad}
         made, run = dict[int, Tensor](), graph.forward
         if any(others):
-            run = _Run(graph, {places[other]: other for each in others for other in each}, made).run
+            run = _Run(graph, {places[other]: other for each in others for other in each}, made, leaf).run
         results = run(*self.leaves)
         self.cuts = [results[place] for place in places]
         """Each result as those have it that are made of it."""
@@ -59,7 +65,8 @@ class Apart:
         if not self.results[number].requires_grad:
             return {}, {}
         wanted = [*self.wanted.values(), *(self.cuts[other] for other in others)]
-        found = torch.autograd.grad([self.results[number]], wanted, [gradient], retain_graph=True, allow_unused=True)
+        how = {"retain_graph": True, "create_graph": torch.is_grad_enabled(), "allow_unused": True}
+        found = torch.autograd.grad([self.results[number]], wanted, [gradient], **how)
         count = len(self.wanted)
         return dict(zip(self.wanted, found[:count], strict=True)), dict(zip(others, found[count:], strict=True))
 
@@ -74,8 +81,11 @@ class _Run(Interpreter):
     What they are themselves is noted as ``made``.
     """
 
-    def __init__(self, graph: GraphModule, inner: Mapping[int, int], made: dict[int, Tensor]) -> None:
+    def __init__(
+        self, graph: GraphModule, inner: Mapping[int, int], made: dict[int, Tensor], leaf: Callable[[Any], Any]
+    ) -> None:
         super().__init__(graph)
+        self.leaf = leaf
         results: Any = graph.graph.output_node().args[0]
         self.numbers, self.made = {results[place]: number for place, number in inner.items()}, made
 
@@ -85,4 +95,4 @@ class _Run(Interpreter):
         if n not in self.numbers:
             return value
         self.made[self.numbers[n]] = value
-        return leaf_of(value)
+        return self.leaf(value)

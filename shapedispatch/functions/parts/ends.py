@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["leaf_of", "reached"]
+__all__ = ["alias_of", "leaf_of", "reached"]
 
 
 def leaf_of(value: Any) -> Any:
@@ -15,6 +15,11 @@ def leaf_of(value: Any) -> Any:
     if isinstance(value, Tensor) and value.requires_grad:
         return value.detach().requires_grad_()
     return value
+
+
+def alias_of(value: Any) -> Any:
+    """As `leaf_of`, with the history of that one behind it: a gradient of this is of no other that is made of it."""
+    return value.view_as(value) if isinstance(value, Tensor) and value.requires_grad else value
 
 
 def reached(results: Sequence[Tensor], leaves: Sequence[Any]) -> list[frozenset[int]]:

@@ -21,34 +21,28 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...backward import BEGUN, SEEN, at_its_end, is_blind, is_for_leaves, running
-from ...hit.call import NO_SECOND
+from ...backward import BEGUN, SEEN, at_its_end, followed, is_blind, is_for_leaves, keeps_graph, running, storage_of
 from ...keys.autocast import casting
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...private import find
+from .apart import Apart
+from .ends import alias_of
 from .form import Form
 from .plan import MadeOf
-
-if TYPE_CHECKING:
-    from .apart import Apart
 
 __all__ = ["FRAMES", "Joint", "Partial", "why_not_joint"]
 
 Run = Callable[..., Any]
 
-_keeps_graph: Callable[[], bool] = find("torch._C._autograd._get_current_graph_task_keep_graph", lambda: True)
-"""Whether the backward that runs may run once more. Without it, what it needs goes with the graph, and not before."""
 _will_run: Callable[[Any], bool] | None = find("torch._C._will_engine_execute_node", None)
 """Whether a node runs in it."""
-_memory_of: Callable[[Tensor], int] = find("torch._C._storage_id", Tensor.data_ptr)
-"""By what memory is known: FSDP frees it and takes it anew. Without it by its address, which is another then."""
 
 
 def why_not_joint(inner: bool = False) -> str:
@@ -147,7 +141,7 @@ class _Call:
         self.numbers: list[Any] = [None if isinstance(one, Tensor) else one for one in inputs]
         self.view: Any = first.view_as(first).grad_fn
         self.kept: Any = Kept.apply(*given)
-        self.memory: list[int] = [] if saved_tensor_hooks(True) else [*map(_memory_of, given)]
+        self.memory: list[int] = [] if saved_tensor_hooks(True) else [*map(storage_of, given)]
         self.nodes: list[weakref.ref[Any]] = []
         self.inner: dict[int, tuple[weakref.ref[Tensor], Callable[[], Tensor]]] = {}
         self.probe: tuple[Any, ...] = _probe() if form.inner else ()
@@ -223,7 +217,7 @@ class _Call:
             for number, place in enumerate(self.form.places)
         }
         found: Sequence[Tensor | None] = node.apply(*[of.get(place) for place in range(self.form.results)])
-        if not _keeps_graph():
+        if not keeps_graph():
             self.view = self.kept = None
         return found
 
@@ -232,6 +226,15 @@ class _Call:
         inputs, others = apart.of(number, gradient)
         depends = [place for place, one in enumerate(self.joint.made_of.inputs) if one]
         return [*map(inputs.get, depends), *map(others.get, self.form.others[number])]
+
+    def again(self, number: int, gradient: Tensor | None) -> Sequence[Tensor | None]:
+        """As `gradients` of one node by itself, where autograd is to follow them, or there is a batch of them."""
+        if gradient is None:
+            return [None] * (sum(self.joint.made_of.inputs) + len(self.form.others[number]))
+        inputs = self._inputs()
+        with torch.enable_grad(), casting(self.form.casts), self.form.device:
+            operators = Apart(self.joint.operations(), self.form.places, self.form.others, inputs, alias_of)
+        return self._of(operators, number, gradient)
 
     def _by_operations(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
         return self._apart(BEGUN).together(given)
@@ -244,8 +247,6 @@ class _Call:
 
     def _apart(self, why: int) -> Apart:
         """The operators of the graph, which have run on what the code was given, and such calls get other builds."""
-        from .apart import Apart  # hardly ever
-
         self.joint.partial.seen = max(self.joint.partial.seen, why)
         inputs = self._inputs()
         with torch.inference_mode(False), torch.enable_grad(), casting(self.form.casts), self.form.device, _unhooked():
@@ -256,7 +257,7 @@ class _Call:
         saved = self.kept.grad_fn.saved_tensors
         if torch.get_default_dtype() != self.form.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"this backward needs the default dtype of its forward, {self.form.dtype}")
-        if self.memory and self.memory != [*map(_memory_of, saved)]:
+        if self.memory and self.memory != [*map(storage_of, saved)]:
             raise RuntimeError("a tensor that this backward needs has got other memory since its forward (`.data`)")
         tensors = iter(saved)
         return [next(tensors) if one is None else one for one in self.numbers]
@@ -310,11 +311,10 @@ class Result(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         """For all results where this is the last one whose node runs, else nothing."""
         ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
-        if torch.is_grad_enabled():
-            raise RuntimeError(NO_SECOND)
         call, number = ctx.call, ctx.number
         probe = [None] if call.form.others[number] else []
-        return (None, None, None, *call.gradients(number, gradient), *probe)
+        gradients = call.again if followed.now() else call.gradients
+        return (None, None, None, *gradients(number, gradient), *probe)
 
 
 def _notice_hooks(node: type) -> None:

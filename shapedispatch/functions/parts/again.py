@@ -1,0 +1,135 @@
+"""A backward that autograd is to follow, or that takes a batch of gradients: by the operators of a graph, run anew.
+
+Compiled code can do neither. What it kept in between has no history, and it takes gradients of one size. So where a
+backward is asked for one of these, the operators that plain calls are run anew, and have the backward in its place.
+Their inputs are kept for that only by a program that does it: where one is gone by then, or was written since, the
+backward raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from ...backward import Followed, followed, in_transform, keeps_graph, storage_of
+from ...hit.call import NO_SECOND
+from ...keys.autocast import any_autocast, autocast, casting
+from .ends import alias_of
+
+__all__ = ["Again"]
+
+Noted = Sequence[Any]
+"""What a call was given: numbers, and of each tensor a weak reference, or itself, with its count of writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """What is the same at each run of the code, as the first one shows it.
+
+    ``held`` are the places of the inputs whose memory its backward keeps. ``casts``, ``device`` and ``dtype`` are the
+    calls' autocast and default ones, which are in the keys of all of them.
+    """
+
+    held: frozenset[int]
+    casts: Any
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any], kept: Sequence[Any]) -> First:
+        """Of a call that runs now, for whose backward these are kept."""
+        memory = {storage_of(one) for one in kept if isinstance(one, Tensor)}
+        tensors = {i: one for i, one in enumerate(inputs) if isinstance(one, Tensor)}
+        return cls(
+            frozenset(i for i, one in tensors.items() if storage_of(one) in memory),
+            any_autocast() and autocast(),
+            torch.get_default_device(),
+            torch.get_default_dtype(),
+        )
+
+
+class Again:
+    """What gives the backward of one piece of compiled code, whose ``graph`` calls the operators that plain calls.
+
+    There may be no graph, or not such a one: then there is no backward but the code's.
+    """
+
+    def __init__(self, graph: Callable[[], GraphModule | None]) -> None:
+        self.graph = graph
+        self.first: First | None = None
+
+    @property
+    def frames(self) -> Sequence[Any]:
+        """What Dynamo is not to follow."""
+        own = (Again.noted, Again.is_followed, Again.left, Again.gradients, First.of, _as_it_was, _gradients)
+        return (*own, Followed.now, in_transform, alias_of)
+
+    def noted(self, inputs: Sequence[Any], kept: Sequence[Any]) -> Noted:
+        """What there is to know of a call that runs now, for whose backward these are kept.
+
+        An input is held where that takes no more memory, or such backwards have been.
+        """
+        first = self.first
+        if first is None:
+            first = self.first = First.of(inputs, kept)
+        held = range(len(inputs)) if followed.ever else first.held
+        return [
+            (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
+            for i, one in enumerate(inputs)
+        ]
+
+    @staticmethod
+    def is_followed() -> bool:
+        """Whether the backward that runs is: then `gradients` gives what it gives."""
+        return followed.now()
+
+    @staticmethod
+    def left(noted: Noted) -> Noted | None:
+        """What a backward leaves of that, before its code lets go of what was kept."""
+        return noted if keeps_graph() else None
+
+    def gradients(self, noted: Noted, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Of the inputs, where these come to the results; followed by autograd where that is on."""
+        graph, first = self.graph(), self.first
+        if graph is None or first is None:
+            raise RuntimeError(f"{NO_SECOND} It draws random numbers, or its operators are not known.")
+        if torch.get_default_dtype() != first.dtype:  # it is the process's: no thread may change it for a while
+            raise RuntimeError(f"{NO_SECOND} The default dtype was {first.dtype} at the call.")
+        inputs = [_as_it_was(*one) if isinstance(one, tuple) else one for one in noted]
+        followed_now = torch.is_grad_enabled()
+        with torch.enable_grad(), casting(first.casts), first.device:
+            leaves = [*map(alias_of, inputs)]
+            results = graph.forward(*leaves)
+        begun = {
+            i: one
+            for i, (one, gradient) in enumerate(zip(results, given, strict=True))
+            if gradient is not None and isinstance(one, Tensor) and one.requires_grad
+        }
+        of = _gradients([*begun.values()], leaves, [given[i] for i in begun], followed_now)
+        return [of.get(place) for place in range(len(leaves))]
+
+
+def _as_it_was(held: Any, version: int) -> Tensor:
+    tensor: Tensor | None = held() if isinstance(held, ref) else held
+    if tensor is None:
+        raise RuntimeError(f"{NO_SECOND} Nobody has kept one of the tensors that its code was given.")
+    if tensor._version != version:
+        raise RuntimeError(f"{NO_SECOND} A tensor that its code was given has been written since.")
+    return tensor
+
+
+def _gradients(
+    results: Sequence[Tensor], leaves: Sequence[Any], given: Sequence[Any], create_graph: bool
+) -> Mapping[int, Tensor | None]:
+    """Of the leaves, by their places."""
+    wanted = {i: one for i, one in enumerate(leaves) if isinstance(one, Tensor) and one.requires_grad}
+    if not (results and wanted):
+        return {}
+    found = torch.autograd.grad(results, [*wanted.values()], given, create_graph=create_graph, allow_unused=True)
+    return dict(zip(wanted, found, strict=True))

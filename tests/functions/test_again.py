@@ -1,0 +1,316 @@
+"""A backward that autograd follows, and one that takes a batch of gradients: as plain's, by the operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.fx import GraphModule, symbolic_trace
+
+from shapedispatch import shapedispatch
+from shapedispatch.backward import followed
+from shapedispatch.functions.compile.code import Code
+from shapedispatch.functions.parts.again import Again
+from shapedispatch.hit.call import NO_SECOND
+from tests.helpers import assert_same, built
+
+
+def single(x: Tensor, w: Tensor) -> Tensor:
+    """One result, of a product and two slopes."""
+    return torch.tanh(x @ w) * torch.sigmoid(x @ w)
+
+
+def several(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Results that are made of each other."""
+    first = torch.tanh(x @ w)
+    second = torch.softmax(first, -1)
+    return first, second, (first * second).sum()
+
+
+def apart(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Results with a backward each."""
+    return x.sin() * 2, w.exp()
+
+
+@pytest.fixture(scope="module", params=[single, several, apart])
+def pair(request: pytest.FixtureRequest) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A function, and a build of it that has run as often as it takes to pass the wrappers."""
+    build = built(request.param, hints=(), exact=True).variant("exact")
+    for _ in range(3):
+        build(*leaves())
+    return request.param, build
+
+
+def leaves(seed: int = 0) -> list[Tensor]:
+    """Two arguments."""
+    numbers = torch.Generator().manual_seed(seed)
+    return [torch.randn(sizes, generator=numbers, requires_grad=True) for sizes in ((5, 4), (4, 4))]
+
+
+def results(made: Any) -> Sequence[Tensor]:
+    """Those of a call."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+def scalar(made: Any) -> Tensor:
+    """A loss that bends at each result."""
+    return torch.stack([(one**2).sum() for one in results(made)]).sum()
+
+
+def penalty(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """A gradient, and the gradients of a penalty on it."""
+    of = torch.autograd.grad(scalar(fn(*inputs)), inputs, create_graph=True)
+    return *of, *torch.autograd.grad(sum((one**2).sum() for one in of), inputs)
+
+
+def same(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    """One after the other."""
+    assert [one is None for one in found] == [one is None for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        if one is not None:
+            assert_same(one.detach(), None if other is None else other.detach())
+
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+def test_a_penalty_on_a_gradient_is_plains(pair: Pair) -> None:
+    """`create_graph=True`, and a backward through what that gave."""
+    plain, build = pair
+    same(penalty(build, leaves()), penalty(plain, leaves()))
+
+
+def test_arguments_that_are_made_of_each_other_are_told_apart(pair: Pair) -> None:
+    """What comes to one does not come to it once more by way of the other."""
+
+    def made(fn: Callable[..., Any]) -> Sequence[Tensor]:
+        x = torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_()
+        one, other = x * 2, (x * 2).sin() + x
+        of = torch.autograd.grad(scalar(fn(one, other)), (x,), create_graph=True)
+        return *of, *torch.autograd.grad(of[0].pow(3).sum(), (x,))
+
+    plain, build = pair
+    same(made(build), made(plain))
+
+
+def test_a_third_derivative_is_plains(pair: Pair) -> None:
+    """The operators have all of them."""
+
+    def made(fn: Callable[..., Any]) -> Sequence[Tensor]:
+        inputs = leaves()
+        first = torch.autograd.grad(scalar(fn(*inputs)), inputs, create_graph=True)
+        second = torch.autograd.grad(sum((one**2).sum() for one in first), inputs, create_graph=True)
+        return torch.autograd.grad(sum((one**2).sum() for one in second), inputs)
+
+    plain, build = pair
+    same(made(build), made(plain))
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_batch_of_gradients_is_plains(pair: Pair, number: int) -> None:
+    """Of one result, which others may be made of."""
+    plain, build = pair
+    inputs = leaves()
+    found, expected = (
+        torch.autograd.grad(
+            [made := results(fn(*inputs))[number]],
+            inputs,
+            torch.linspace(-1, 1, 3 * made.numel()).reshape(3, *made.shape),
+            is_grads_batched=True,
+            allow_unused=True,
+        )
+        for fn in (build, plain)
+    )
+    same(found, expected)
+
+
+def test_a_vectorized_jacobian_is_plains(pair: Pair) -> None:
+    """And one by `torch.func.vmap` over a backward."""
+    plain, build = pair
+    x, w = leaves()
+    found, expected = (
+        torch.autograd.functional.jacobian(lambda x, fn=fn: results(fn(x, w))[0], x, vectorize=True)
+        for fn in (build, plain)
+    )
+    assert_same(found, expected)
+    made = [results(fn(x, w))[0] for fn in (build, plain)]
+    gradients = torch.linspace(-1, 1, 2 * made[0].numel()).reshape(2, *made[0].shape)
+    found, expected = (
+        torch.func.vmap(lambda one, of=of: torch.autograd.grad(of, x, one, retain_graph=True)[0])(gradients)
+        for of in made
+    )
+    assert_same(found, expected)
+
+
+def test_a_followed_backward_runs_once_as_any_does(pair: Pair) -> None:
+    """Without `retain_graph`, a second one is an error."""
+    _, build = pair
+    loss, inputs = None, leaves()
+    loss = scalar(build(*inputs))
+    torch.autograd.grad(loss, inputs, create_graph=True, retain_graph=False)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, inputs, create_graph=True)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from("sctmpq"), min_size=1, max_size=5), st.integers(0, 9))
+def test_the_operators_of_any_graph_have_its_second_derivative(names: list[str], seed: int) -> None:
+    """A law: what `Again` gives of a graph is what autograd gives of the function."""
+
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        for name in names:
+            x = {"s": torch.sin, "c": torch.cos, "t": torch.tanh}.get(name, lambda one: one * one)(x)
+            x = x @ w if name in "mp" else x + w.sum(0)
+        return x, (x * w.sum()).mean()
+
+    again, inputs = Again(lambda: symbolic_trace(fn)), leaves(seed)
+    noted, made = again.noted(inputs, ()), fn(*inputs)
+    gradients = [torch.ones_like(one) for one in made]
+    found = again.gradients(noted, gradients)
+    expected = torch.autograd.grad(made, inputs, gradients, create_graph=True)
+    same(found, expected)
+    same(
+        torch.autograd.grad(sum(one.pow(2).sum() for one in found if one is not None), inputs),
+        torch.autograd.grad(sum(one.pow(2).sum() for one in expected), inputs),
+    )
+
+
+@pytest.fixture
+def none_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has followed no backward."""
+    monkeypatch.setattr(followed, "ever", False)
+
+
+# where there is none
+
+
+def doubled(x: Tensor) -> tuple[Tensor]:
+    """No more than that."""
+    return (x * 2,)
+
+
+def of_graph(graph: GraphModule | None, x: Tensor) -> Callable[[], Any]:
+    """The gradients of a call with this."""
+    again = Again(lambda: graph)
+    noted = again.noted([x], ())
+    return lambda: again.gradients(noted, [torch.ones(3)])
+
+
+def test_operators_that_are_not_known_are_told() -> None:
+    """Those of a piece that another process has compiled, say."""
+    with pytest.raises(RuntimeError, match="operators are not known") as error:
+        of_graph(None, torch.ones(3, requires_grad=True))()
+    assert str(error.value).startswith(NO_SECOND)
+    assert "set_mode" in NO_SECOND
+
+
+def test_what_draws_is_not_drawn_anew() -> None:
+    """Other elements would be dropped than at the call; nor is run what does more than compute."""
+    graph = symbolic_trace(doubled)
+    assert Code(graph=graph, computes=True).operators() is graph
+    assert Code(graph=graph, computes=True, draws=True).operators() is None
+    assert Code(graph=graph).operators() is None
+
+
+def test_an_argument_that_was_written_since_is_told() -> None:
+    """The operators need what the call was given."""
+    x = torch.ones(3, requires_grad=True)
+    gradients = of_graph(symbolic_trace(doubled), x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="written since"):
+        gradients()
+
+
+@pytest.mark.usefixtures("none_followed")
+def test_an_argument_that_nobody_has_kept_is_told() -> None:
+    """It is not held for this: a step takes no more memory."""
+    gradients = of_graph(symbolic_trace(doubled), torch.ones(3, requires_grad=True))
+    gc.collect()
+    with pytest.raises(RuntimeError, match="Nobody has kept"):
+        gradients()
+
+
+def test_another_default_dtype_is_told() -> None:
+    """What the operators make of Python's numbers would have it."""
+    x = torch.ones(3, requires_grad=True)
+    gradients = of_graph(symbolic_trace(doubled), x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(RuntimeError, match=r"float32 at the call"):
+            gradients()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_the_autocast_of_the_call_is_that_of_its_operators() -> None:
+    """And not that of the backward."""
+    x = torch.linspace(0.1, 1, 9).reshape(3, 3).requires_grad_()
+
+    def product(x: Tensor) -> tuple[Tensor]:
+        return (x @ x,)
+
+    again, ones = Again(lambda: symbolic_trace(product)), torch.full((3, 3), 0.3, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        noted = again.noted([x], ())
+        [expected] = torch.autograd.grad(product(x), x, ones)
+    (found,) = again.gradients(noted, [ones])
+    assert found is not None
+    assert_same(found.detach(), expected)
+
+
+@pytest.mark.usefixtures("none_followed")
+def test_what_the_backward_keeps_need_be_kept_by_nobody() -> None:
+    """A temporary that a product needs, say, or a view of it: it takes no more memory."""
+
+    def squared(x: Tensor) -> tuple[Tensor]:
+        return (x * x,)
+
+    again, x = Again(lambda: symbolic_trace(squared)), torch.full((3,), 3.0, requires_grad=True)
+    kept = x * 1
+    noted = again.noted([kept], [torch.ones(1), kept.view(3, 1)])
+    del kept
+    (found,) = again.gradients(noted, [torch.ones(3)])
+    assert found is not None
+    assert found.tolist() == [6, 6, 6]
+
+
+@pytest.mark.usefixtures("none_followed")
+def test_a_program_that_follows_backwards_has_its_inputs_kept() -> None:
+    """From the first one on, of plain too: it does so again, with temporaries."""
+    dispatcher: Any = shapedispatch(lambda x, w: torch.softmax(x, -1) + w, hints=(), exact=True, store=False)
+    dispatcher.core.settings, w = dataclasses.replace(dispatcher.core.settings, judge="online"), leaves()[1]
+    for _ in range(12):
+        x = torch.ones(4, 4, requires_grad=True)
+        [of] = torch.autograd.grad(dispatcher(x * 2, w).pow(2).sum(), (x,), create_graph=True)
+        of.sum().backward()
+    assert followed.ever
+
+
+def test_a_step_holds_its_inputs_no_longer_than_its_backward(pair: Pair) -> None:
+    """What was noted goes with what was kept."""
+    _, build = pair
+    x, w = leaves()
+    temporary = x * 2
+    gone = weakref.ref(temporary)
+    loss = scalar(build(temporary, w))
+    del temporary
+    loss.backward()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_penalty_does_not_stop_a_program_that_learns() -> None:
+    """Plain, and the build, in turn: what runs changes no number."""
+    dispatcher, (_, w) = built(single, hints=(), exact=True), leaves()
+    for seed in range(12):
+        x = leaves(seed)[0]
+        same(penalty(dispatcher, (x, w)), penalty(single, (x, w)))
