@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, empty_like
 
 from .allocations import Allocations
+from .copies import copy_all
 from .operators import Unrecordable
 from .order import Order
 from .recorder import Graph
@@ -135,14 +136,14 @@ class Recording:
     def _replay_copied(self, inputs: Sequence[Any]) -> None:
         """Run it, on copies of what is not read in place."""
         if self.copied:
-            _copy_all(self.buffers, [inputs[place] for place in self.copied])
+            copy_all(self.buffers, [inputs[place] for place in self.copied])
         self.graph.replay()
         for place, buffer in self.written_back:
             inputs[place].copy_(buffer)
 
     def _copy_out(self, made: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         if made:
-            _copy_all([one.data for one in made], results)  # by `data`: a new result counts no write yet
+            copy_all([one.data for one in made], results)  # by `data`: a new result counts no write yet
 
     def _copies(self) -> list[Tensor]:
         if len(self.results) == 1:
@@ -165,15 +166,6 @@ class Recording:
     def bytes(self) -> int:
         """What its buffers and results hold."""
         return sum(tensor.untyped_storage().nbytes() for tensor in (*self.buffers, *self.results))
-
-
-def _copied_each(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
-    for one, other in zip(to, of, strict=True):
-        one.copy_(other)
-
-
-_copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_", _copied_each)
-"""One kernel for many tensors, where this release has one."""
 
 
 def record(
