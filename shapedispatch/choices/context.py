@@ -27,7 +27,7 @@ from ..hit.table import Entry, Table
 from ..hit.turns import Turns
 from ..keys.key import Key
 from ..keys.tree import device_of, states, tensors
-from ..online.host_bound import HostBound
+from ..online.figures import HostBound
 from ..online.repeats import NewSizes
 from ..private import why_off
 from ..ranks.ledger import Ledger

@@ -21,8 +21,7 @@ from ..hit.table import Entry
 from ..keys.key import Key
 from ..online.check_times import CheckTimes, check_times
 from ..online.contest import SHARE, OnlineContest
-from ..online.figures import Figures
-from ..online.host_bound import HostBound
+from ..online.figures import Figures, HostBound
 from ..online.pool import Pool
 from ..online.real_calls import sampler
 from ..online.shares import Shares

@@ -28,10 +28,11 @@ from ..autotune.benchmark import (
     is_decided,
 )
 from ..records import Timing
+from .getting_ready import NOTING_US, GettingReady
 
 __all__ = [
-    "COLD_US", "EVALUATED_AFTER", "FAR", "LOOK_US", "MOST_AT_ONCE", "SAMPLE_US", "SHARE", "SMALL_US", "Contestant",
-    "OnlineContest",
+    "COLD_US", "EVALUATED_AFTER", "FAR", "MOST_AT_ONCE", "MOST_NOTING_US", "SAMPLE_US", "SHARE", "SMALL_US",
+    "Contestant", "OnlineContest",
 ]  # fmt: skip
 
 SHARE, FREE_US = 0.03, 3_000.0
@@ -53,13 +54,11 @@ EVALUATED_LATE_AFTER = (1, ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX)
 """The same where it takes hundreds of calls until samples are over: a device that is behind has them all before it."""
 LUCK = 1.5
 """How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
-GETS_READY = 16
-"""So many calls of a candidate that is not ready get it there if its tensors come to the same places in each."""
 MOST_AT_ONCE = 128
 """So many samples are noted between two looks, as C has room for."""
-NOTING_US, LOOK_US = 100.0, 1_000.0
-"""About what it takes to note a sample, and to say whose is next, where that is done at once; and what that counts for
-at most: the rest was a pause of the machine, or a collection of garbage."""
+MOST_NOTING_US = 1_000.0
+"""What it counts for at most to note samples, and to say whose are next: the rest was a pause of the machine, or a
+collection of garbage."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
 
@@ -119,8 +118,7 @@ class OnlineContest:
     """Who leads, once it is over."""
     _at_once: int = 1
     """Rounds in the turns that are on."""
-    _unready: dict[Contestant, int] = field(default_factory=dict)
-    """Whose calls have been no samples yet, though their turn has come; how many."""
+    _unready: GettingReady[Contestant] = field(default_factory=GettingReady)
     _known_us: dict[Contestant, float] = field(default_factory=dict)
     """Both as of the end of the last round: to look at all samples takes longer than some calls."""
 
@@ -139,13 +137,13 @@ class OnlineContest:
     def next_samples(self) -> list[Contestant]:
         """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
         left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
-        turns = [] if self.over else self._in_turn()
+        turns = [] if self.over else self._in_turn(together=True)
         extra_us = {one: self._extra_us(one) if one not in self._doubted else 0.0 for one in set(turns)}
-        free = {one for one in extra_us if self._is_free(one)}
+        free = {one for one in extra_us if self._is_free(one, together=True)}
         for one in turns:
             left_us -= extra_us[one]
             if left_us >= 0 or one in free:
-                found.append(one)
+                found += [one] * (self._unready.at_once(one) if one in free else 1)
         return found
 
     def leader(self) -> Contestant:
@@ -198,7 +196,7 @@ class OnlineContest:
                 self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known
                 if FAR * took_us < (lost_us := self._doubted.pop(contestant, 0.0)):
                     self._lost_us -= lost_us
-        self._unready.pop(contestant, None)
+        self._unready.is_over(contestant)
         if contestant in self._turns:
             self._turns.remove(contestant)
         if not self._turns:
@@ -208,7 +206,7 @@ class OnlineContest:
         """To note what samples took, and to say whose are next, took so long: that is lost like what they cost."""
         if math.isfinite(took_us):
             self.ran(took_us)
-            self._lost_us += min(took_us, LOOK_US)
+            self._lost_us += min(took_us, MOST_NOTING_US)
 
     def missed(self, one: Contestant, took_us: float) -> None:
         """A call of a candidate that is not ready took so long, and is no sample.
@@ -221,7 +219,7 @@ class OnlineContest:
             self._lost_us += max(0.0, took_us - (known_us if self._runs_as_leader(one) else self._best_us))
             self._known_us[one] = min(known_us, took_us)
         if one in self._turns:
-            self._unready[one] = self._unready.get(one, 0) + 1
+            self._unready.missed(one)
 
     def calls_before(self, one: Contestant, soon: bool, warm: int) -> int:
         """How many calls of it are to go before its next sample: ``warm``, or none where what it takes is no matter.
@@ -271,26 +269,26 @@ class OnlineContest:
         """Whether another sample of it is likely to be within what learning may cost."""
         return self._is_free(one) or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
 
-    def _is_free(self, one: Contestant) -> bool:
+    def _is_free(self, one: Contestant, together: bool = False) -> bool:
         """Whether a call of it may be a sample though learning has cost what it may: that costs next to nothing."""
         own = self._extra_us(one) + NOTING_US <= SHARE * self._best_us
-        return own or one in self._doubted or self._goes_on(one)
+        return own or one in self._doubted or self._goes_on(one, together)
 
-    def _in_turn(self) -> list[Contestant]:
-        """Whose turns are next: those that are not ready get ready one after the other, each by some dozen calls.
+    def _in_turn(self, together: bool = False) -> list[Contestant]:
+        """Whose turns are next: those that are not ready get ready one after the other, each by dozens of calls.
 
         That whose calls are the least dear is the first; it goes on before all others, if they cost next to nothing.
         """
         ready = [one for one in self._turns if one not in self._unready]
-        first = min(self._unready, key=self._extra_us, default=None)
+        first = self._unready.first(self._extra_us)
         if first is None:
             return ready
-        return [first, *ready] if self._goes_on(first) else [*ready, first]
+        return [first, *ready] if self._goes_on(first, together) else [*ready, first]
 
-    def _goes_on(self, one: Contestant) -> bool:
+    def _goes_on(self, one: Contestant, together: bool = False) -> bool:
         """Whether it is getting ready by calls that cost next to nothing beyond the best candidate's, and soon is."""
-        soon = 0 < self._unready.get(one, 0) <= GETS_READY
-        return soon and self._extra_us(one) + NOTING_US <= (MATTERS - 1) * self._best_us
+        repaid = self._spent_us / self._lost_us if self._lost_us else math.inf
+        return self._unready.goes_on(one, self._extra_us(one), self._best_us, repaid, together)
 
     def _extra_us(self, one: Contestant) -> float:
         """What another call of it is likely to cost beyond the best candidate."""
@@ -377,7 +375,7 @@ class OnlineContest:
             if one in self._running:
                 self._running.remove(one)
         self._turns = deque(one for one in self._turns if one in self._running)
-        self._unready = {one: calls for one, calls in self._unready.items() if one in self._running}
+        self._unready.keep(self._running)
 
     def costs(self) -> Iterator[Timing]:
         """What is known of each candidate that has a sample."""

@@ -25,7 +25,7 @@ from ..hit.table import Entry
 from ..interpreter.locks import fork_safe_lock
 from ..keys.key import Key
 from ..keys.layout import Ways
-from .contest import LOOK_US, SHARE
+from .contest import MOST_NOTING_US, SHARE
 from .pairs import PLAIN_US, Half, Halves, Pairs
 
 __all__ = ["ALONE", "MOST_POOLS", "TOGETHER", "Family", "Pool"]
@@ -109,7 +109,7 @@ class Family:
         """It took so long to note samples, or to see what a key runs: a pause of the machine is no cost of that."""
         with self.lock:
             self.spent_us += took_us
-            self.lost_us += min(took_us, LOOK_US)
+            self.lost_us += min(took_us, MOST_NOTING_US)
 
     def wanted(self, names: Sequence[str], pools: Iterable[Pool]) -> list[str]:
         """Which of these variants these pools want to be sampled next, as many of them each; none for none now."""

@@ -10,7 +10,7 @@ import pytest
 from shapedispatch.autotune.benchmark import ENOUGH
 from shapedispatch.choices.pooled import ENOUGH_OF_PLAIN, PooledContest
 from shapedispatch.hit.table import Entry
-from shapedispatch.online.contest import COLD_US, LOOK_US, SHARE, SMALL_US
+from shapedispatch.online.contest import COLD_US, MOST_NOTING_US, SHARE, SMALL_US
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, TIES, Pairs
 from shapedispatch.online.pool import ALONE, FREE_TOGETHER_US, Family, Pool
@@ -600,4 +600,4 @@ def test_a_pause_in_a_look_is_no_cost_of_it() -> None:
     family = Family()
     family.looked(60_000.0)
     family.looked(10.0)
-    assert (family.spent_us, family.lost_us) == (60_010.0, LOOK_US + 10.0)
+    assert (family.spent_us, family.lost_us) == (60_010.0, MOST_NOTING_US + 10.0)

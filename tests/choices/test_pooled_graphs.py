@@ -10,8 +10,7 @@ import torch
 from shapedispatch.choices import learning
 from shapedispatch.choices.context import MissContext
 from shapedispatch.choices.follows import Follows
-from shapedispatch.online.figures import Figures
-from shapedispatch.online.host_bound import HostBound
+from shapedispatch.online.figures import Figures, HostBound
 from tests.made_up_graphs import made_up_device
 from tests.rows import BUILD, MadeUp, calls_take, dispatched, rows, waves
 

@@ -18,7 +18,7 @@ from shapedispatch.choices import learner
 from shapedispatch.choices.learner import AFTER, MOST_BETWEEN, WARM
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit import native
-from shapedispatch.online.contest import LOOK_US
+from shapedispatch.online.contest import MOST_NOTING_US
 from shapedispatch.online.real_calls import HostSampler
 from shapedispatch.settings.modes import set_mode
 from tests.c_driver import CEvents, with_events
@@ -147,7 +147,7 @@ def test_what_a_look_takes_is_lost_too(events: CEvents, monkeypatch: pytest.Monk
 
     def slow(self: Any, *given: Any) -> bool:
         looks[0] += 1
-        events.now_us += LOOK_US
+        events.now_us += MOST_NOTING_US
         return goes_on(self, *given)
 
     monkeypatch.setattr(learner.Learning, "_goes_on_in_c", slow)
@@ -155,7 +155,7 @@ def test_what_a_look_takes_is_lost_too(events: CEvents, monkeypatch: pytest.Monk
     for _ in range(80):
         f(X)
     assert looks[0] >= 2
-    assert entry.learner.contest._lost_us >= LOOK_US * looks[0]
+    assert entry.learner.contest._lost_us >= MOST_NOTING_US * looks[0]
     assert entry.learner.contest.rests()
 
 

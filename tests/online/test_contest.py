@@ -17,11 +17,10 @@ from shapedispatch.online.contest import (
     COLD_US,
     EVALUATED_AFTER,
     FREE_US,
-    GETS_READY,
-    LOOK_US,
     MORE_AT_ONCE,
     MORE_US,
     MOST_AT_ONCE,
+    MOST_NOTING_US,
     PAUSE_US,
     ROUNDS_MAX,
     ROUNDS_MORE,
@@ -32,6 +31,7 @@ from shapedispatch.online.contest import (
     OnlineContest,
 )
 from shapedispatch.online.figures import Figures
+from shapedispatch.online.getting_ready import AT_ONCE, GETS_READY, MOST_CALLS
 from shapedispatch.records import Timing
 
 
@@ -394,15 +394,15 @@ def test_of_long_calls_what_costs_next_to_nothing_is_sampled_though_no_more_may_
 
 def spend_looking(played: OnlineContest, us: float) -> None:
     """Looks at samples that take so long together."""
-    for _ in range(round(us / LOOK_US)):
-        played.looked(LOOK_US)
+    for _ in range(round(us / MOST_NOTING_US)):
+        played.looked(MOST_NOTING_US)
 
 
 def test_a_pause_in_a_look_is_no_cost_of_it() -> None:
     """A collection of garbage takes as long as hundreds of looks, and comes all the same."""
     played = contest([Told("plain", 100), Told("a", 90)])
     played.looked(60_000)
-    assert (played._lost_us, played._spent_us) == (LOOK_US, 60_000)
+    assert (played._lost_us, played._spent_us) == (MOST_NOTING_US, 60_000)
 
 
 def getting_ready(played: OnlineContest, one: Told, calls: int, us: float) -> None:
@@ -434,7 +434,7 @@ def test_one_that_has_got_ready_is_sampled_though_that_was_dear() -> None:
     getting_ready(played, one, 8, 1_000)
     played.missed(other, 1_000)
     played.missed(one, 1_000 + 2 * FREE_US)
-    assert (played.next_sample(), played.next_samples()) == (one, [one])
+    assert (played.next_sample(), played.next_samples()) == (one, [one] * AT_ONCE)
     one.samples.append(100)
     played.sampled(one, 100)
     assert (played.next_sample(), played.next_samples()) == (None, [])
@@ -443,17 +443,42 @@ def test_one_that_has_got_ready_is_sampled_though_that_was_dear() -> None:
     assert played.next_samples() == [other]
 
 
-@pytest.mark.parametrize(("us", "calls"), [(1_000, GETS_READY), (100, 0)])
-def test_one_that_does_not_get_ready_goes_on_within_what_learning_may_cost(us: float, calls: int) -> None:
+@pytest.mark.parametrize(
+    ("us", "dear_us", "calls"),
+    [(1_000, 4 * FREE_US, MOST_CALLS), (1_000, 100_000, GETS_READY), (100, 4 * FREE_US, 0)],
+)
+def test_one_that_does_not_get_ready_goes_on_for_a_while(us: float, dear_us: float, calls: int) -> None:
     """Its tensors may be elsewhere in each call; to see to it takes longer than a short call."""
     plain, one = Told("plain", us), Told("a", us / 10)
     played = contest([plain, one])
     plain.samples.append(us)
     played.sampled(plain, us)
     played.missed(one, us)
-    spend_looking(played, 2 * FREE_US)
+    spend_looking(played, dear_us)
     getting_ready(played, one, calls, us)
     assert (played.next_sample(), played.next_samples()) == (None, [])
+
+
+def test_a_stack_of_layers_gets_ready_though_each_has_a_graph_of_its_own() -> None:
+    """Each of them calls twice before it is recorded, and that takes as long as a dozen calls."""
+    plain, one = Told("plain", 360), Told("a", 100)
+    played, layers = contest([plain, one]), [0] * 32
+    plain.samples.append(360)
+    played.sampled(plain, 360)
+    calls = 0
+    while not one.samples:
+        for turn in [one if sample is one else None for sample in played.next_samples()] or [None] * 16:
+            layers[calls % 32] += turn is one
+            took = 360 if turn is None else {1: 370.0, 2: 5_000.0}.get(layers[calls % 32], 100.0)
+            if turn is None:
+                played.ran(took)
+            elif took > 100:
+                played.missed(one, took)
+            else:
+                one.samples.append(took)
+                played.sampled(one, took)
+            calls += 1
+    assert (played.leader(), calls < 2_000) == (one, True)
 
 
 def test_one_that_runs_the_leader_until_it_is_ready_loses_nothing_by_that() -> None:
@@ -470,7 +495,7 @@ def test_one_that_runs_the_leader_until_it_is_ready_loses_nothing_by_that() -> N
     getting_ready(played, one, GETS_READY - 2, 1_300)
     assert (played.leader(), played._lost_us) == (plain, lost_us)
     played.missed(one, 13_000)
-    assert (played.next_samples(), played._lost_us) == ([one], lost_us + 11_700)
+    assert (played.next_samples(), played._lost_us) == ([one] * AT_ONCE, lost_us + 11_700)
     played.contestants[2].samples[:] = [300]  # type: ignore[attr-defined]  # of another, which leads from here on
     assert (played.leader(), played.next_samples()) == (build, [])
 

@@ -1,11 +1,12 @@
+"""What samples of one candidate show; and whether calls are held back by the host, told what stream was dry."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 
 from shapedispatch.online import shares
-from shapedispatch.online.figures import Figures
-from shapedispatch.online.host_bound import HostBound
+from shapedispatch.online.figures import Figures, HostBound
 from shapedispatch.online.shares import shares_of
 
 DEVICE = torch.device("cuda", 3)
