@@ -292,6 +292,7 @@ WITHOUT = {
         "A process that was forked from one that has compiled may wait for ever for its first build."
     ),
     "torch._inductor.scheduler": "What torch logs of a build that fails is seen.",
+    "torch._inductor.runtime.benchmarking": "Inductor tries kernels as it does without us, and may prefer slow ones.",
     "torch._inductor.runtime.triton_heuristics": IMPORTED,
     "torch._inductor.exc.InductorError": "No build of a function is made.",
     "torch._inductor.hooks": IMPORTED,

@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import inaccuracy
+from ...autotune.flush import long_flushes
 from ...autotune.generators import Generators
 from ...backward import for_leaves
 from ...errors import in_a_line
@@ -98,8 +99,9 @@ class GraphCheck:
     def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
         """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
         self.ran, self.kept, found = True, None, None
-        while found is None:
-            found = self.part(inputs, room)
+        with long_flushes():  # Inductor tries some kernels where they first run
+            while found is None:
+                found = self.part(inputs, room)
         return found
 
     def part(self, inputs: Sequence[Any], room: int) -> Verdict | None:

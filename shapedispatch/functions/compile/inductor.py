@@ -19,6 +19,7 @@ import torch._inductor.config
 from torch._inductor.exc import InductorError
 from torch.fx import GraphModule
 
+from ...autotune.flush import long_flushes
 from ...graphs.operators import is_all_written
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
@@ -55,11 +56,7 @@ from .tracer import pass_over, refuse_acts
 if TYPE_CHECKING:
     from ..parts.cut import Cut
 
-__all__ = [
-    "compiler",
-    "settings_identity",
-    "skip_wrappers",
-]
+__all__ = ["compiler", "settings_identity", "skip_wrappers"]
 
 
 _autotuning_log = logging.getLogger("torch._inductor.select_algorithm")
@@ -106,7 +103,7 @@ def compiler(options: Options, code: Code) -> Compile:
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = operations_of(gm)  # Inductor changes the one that it is given
         began = time.monotonic()
-        with generated_modules_kept(code), _autotuning_quiet(), _recursion_limit_kept():
+        with generated_modules_kept(code), _autotuning_quiet(), long_flushes(), _recursion_limit_kept():
             try:
                 run, types = _compiled(gm, examples, patches, code, "size_asserts" not in options), output_types()
             except PartialBackward as why:
