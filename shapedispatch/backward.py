@@ -15,9 +15,9 @@ from torch import Tensor
 from .private import find
 
 __all__ = [
-    *("BEGUN", "SEEN", "at_its_end", "blind", "followed", "for_leaves", "in_transform"),
-    *("is_blind", "is_for_leaves", "keeps_graph", "running", "storage_of"),
-]
+    "BEGUN", "SEEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind", "is_for_leaves",
+    "keeps_graph", "running", "storage_of", "tracked",
+]  # fmt: skip
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ def in_transform() -> bool:
     return _transform() is not None or _is_in_mode(_batch)
 
 
-class Followed:
+class Tracked:
     """Whether a backward of this process was followed: by autograd (`create_graph`), or a transform."""
 
     ever: bool = False
@@ -55,7 +55,7 @@ class Followed:
         return is_now
 
 
-followed = Followed()
+tracked = Tracked()
 
 
 class _Ours:

@@ -340,7 +340,7 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
 
         @staticmethod
         def backward(ctx: Any, gradients: list[Any]) -> Any:
-            if again.is_followed() or not (alone() and all(map(lies_as, gradients, layouts))):
+            if again.is_tracked() or not (alone() and all(map(lies_as, gradients, layouts))):
                 return whole(ctx, gradients)
             inputs = [*ctx.symints, *ctx.saved_tensors, *gradients]
             gradients.clear()  # the code lets go of each as soon as it can, and of what was kept

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..backward import blind, followed
+from ..backward import blind, tracked
 from ..interpreter.failures import what_fails
 from ..keys.tree import tensors
 from .figures import Figures
@@ -77,7 +77,7 @@ class _Followed:
 
     def begin(self, place: int, *gradients: Any) -> None:
         """Before a result's node runs; one that runs again does so in another backward."""
-        followed.now()
+        tracked.now()
         if not self._reached or place in self._reached:
             self._reached, self._left = set(), self._all
             try:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, symbolic_trace
 
 from shapedispatch import shapedispatch
-from shapedispatch.backward import followed
+from shapedispatch.backward import tracked
 from shapedispatch.functions.compile.code import Code
 from shapedispatch.functions.parts.again import Again
 from shapedispatch.hit.call import NO_SECOND
@@ -186,7 +186,7 @@ def test_the_operators_of_any_graph_have_its_second_derivative(names: list[str],
 @pytest.fixture
 def none_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has followed no backward."""
-    monkeypatch.setattr(followed, "ever", False)
+    monkeypatch.setattr(tracked, "ever", False)
 
 
 # where there is none
@@ -292,7 +292,7 @@ def test_a_program_that_follows_backwards_has_its_inputs_kept() -> None:
         x = torch.ones(4, 4, requires_grad=True)
         [of] = torch.autograd.grad(dispatcher(x * 2, w).pow(2).sum(), (x,), create_graph=True)
         of.sum().backward()
-    assert followed.ever
+    assert tracked.ever
 
 
 def test_a_step_holds_its_inputs_no_longer_than_its_backward(pair: Pair) -> None:

@@ -165,7 +165,7 @@ def _passing_on(
         gradients = given[0] if len(given) == 1 and isinstance(given[0], list) else given
         if all(one is None for one in gradients):
             return (None,) * len(ctx.needs_input_grad)
-        if again.is_followed():
+        if again.is_tracked():
             ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
             return tuple(again.gradients(ctx.noted, gradients))
         ctx.noted = again.left(ctx.noted)  # the rest goes with what the code lets go of

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...backward import Followed, followed, in_transform, keeps_graph, storage_of
+from ...backward import Tracked, in_transform, keeps_graph, storage_of, tracked
 from ...hit.call import NO_SECOND
 from ...keys.autocast import any_autocast, autocast, casting
 from .ends import alias_of
@@ -67,8 +67,8 @@ class Again:
     @property
     def frames(self) -> Sequence[Any]:
         """What Dynamo is not to follow."""
-        own = (Again.noted, Again.is_followed, Again.left, Again.gradients, First.of, _as_it_was, _gradients)
-        return (*own, Followed.now, in_transform, alias_of)
+        own = (Again.noted, Again.is_tracked, Again.left, Again.gradients, First.of, _as_it_was, _gradients)
+        return (*own, Tracked.now, in_transform, alias_of)
 
     def noted(self, inputs: Sequence[Any], kept: Sequence[Any]) -> Noted:
         """What there is to know of a call that runs now, for whose backward these are kept.
@@ -78,16 +78,16 @@ class Again:
         first = self.first
         if first is None:
             first = self.first = First.of(inputs, kept)
-        held = range(len(inputs)) if followed.ever else first.held
+        held = range(len(inputs)) if tracked.ever else first.held
         return [
             (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
             for i, one in enumerate(inputs)
         ]
 
     @staticmethod
-    def is_followed() -> bool:
+    def is_tracked() -> bool:
         """Whether the backward that runs is: then `gradients` gives what it gives."""
-        return followed.now()
+        return tracked.now()
 
     @staticmethod
     def left(noted: Noted) -> Noted | None:
@@ -102,7 +102,7 @@ class Again:
         if torch.get_default_dtype() != first.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"{NO_SECOND} The default dtype was {first.dtype} at the call.")
         inputs = [_as_it_was(*one) if isinstance(one, tuple) else one for one in noted]
-        followed_now = torch.is_grad_enabled()
+        tracked_now = torch.is_grad_enabled()
         with torch.enable_grad(), casting(first.casts), first.device:
             leaves = [*map(alias_of, inputs)]
             results = graph.forward(*leaves)
@@ -111,7 +111,7 @@ class Again:
             for i, (one, gradient) in enumerate(zip(results, given, strict=True))
             if gradient is not None and isinstance(one, Tensor) and one.requires_grad
         }
-        of = _gradients([*begun.values()], leaves, [given[i] for i in begun], followed_now)
+        of = _gradients([*begun.values()], leaves, [given[i] for i in begun], tracked_now)
         return [of.get(place) for place in range(len(leaves))]
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...backward import BEGUN, SEEN, at_its_end, followed, is_blind, is_for_leaves, keeps_graph, running, storage_of
+from ...backward import BEGUN, SEEN, at_its_end, is_blind, is_for_leaves, keeps_graph, running, storage_of, tracked
 from ...keys.autocast import casting
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
@@ -313,7 +313,7 @@ class Result(torch.autograd.Function):
         ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
         call, number = ctx.call, ctx.number
         probe = [None] if call.form.others[number] else []
-        gradients = call.again if followed.now() else call.gradients
+        gradients = call.again if tracked.now() else call.gradients
         return (None, None, None, *gradients(number, gradient), *probe)
 
 
