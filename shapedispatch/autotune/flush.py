@@ -1,8 +1,8 @@
 """How much Inductor writes to empty a device's cache before each run that it times: while we build, as Triton does.
 
-By default it writes as much as the cache holds. That is done before the host has launched what is timed, and then it
-times the host: what takes the host longest, a product of the vendor's library, loses to kernels that take the device
-twice as long. While more is written, the host gets ahead; and nothing that is timed finds its weights in the cache.
+By default it writes as much as the cache holds. A host that is slow or busy, with compiling say, is not ahead of that,
+and then it is the host that is timed: what takes it longest, a product of the vendor's library, loses to kernels that
+take the device twice as long. While more is written, the host gets ahead; and nothing finds its weights in the cache.
 """
 
 from __future__ import annotations

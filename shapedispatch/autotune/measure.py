@@ -30,6 +30,7 @@ __all__ = [
     "beside_captures",
     "device_answers",
     "free_memory",
+    "inductors_timing",
     "peak_bytes",
     "recorded_bytes",
     "timer",
@@ -358,3 +359,12 @@ def recorded_bytes(fn: Callable[[], object], device: torch.device) -> int | None
     # Bytes allocated, or, negative, freed.
     changes = (event.cuda_memory_usage() if device.type == "cuda" else event.cpu_memory_usage() for event in events)
     return max(itertools.accumulate(changes, initial=0))
+
+
+def inductors_timing(on_gpu: bool) -> AbstractContextManager[None]:
+    """Around whatever Inductor may try kernels in: it is to time them, and not the host; see `flush`."""
+    if not on_gpu:
+        return contextlib.nullcontext()
+    from .flush import long_flushes
+
+    return long_flushes()

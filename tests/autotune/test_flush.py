@@ -72,6 +72,17 @@ def test_they_are_long_meanwhile_and_as_ever_afterwards(
     assert vars(benchmarker) == ({"L2_cache_size": CACHE} if made is Cached else {})
 
 
+def test_what_somebody_else_has_set_is_put_back() -> None:
+    """He may have his reasons."""
+    benchmarker = Asked()
+    vars(benchmarker)["L2_cache_size"] = 7
+    flushes = Flushes(benchmarker)
+    flushes.lengthen(PLENTY)
+    assert benchmarker.L2_cache_size == 7 * CACHES
+    flushes.restore()
+    assert benchmarker.L2_cache_size == 7
+
+
 def test_two_threads_want_them_long_at_once() -> None:
     """The last that leaves puts them back."""
     benchmarker = Cached()

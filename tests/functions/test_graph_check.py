@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +33,30 @@ def test_the_same_code_is_right() -> None:
         return torch.tanh(x @ w).sum(0)
 
     assert verdict(step, step, torch.randn(8, 4), torch.randn(4, 3, requires_grad=True)).wrong == ""
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_what_inductor_tries_in_a_first_run_is_timed_on_the_device(
+    on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reduction's kernels are chosen there, after it was compiled."""
+    asked, within = list[bool](), list[bool]()
+
+    @contextlib.contextmanager
+    def timing(on_gpu: bool) -> Iterator[None]:
+        asked.append(on_gpu)
+        within.append(True)
+        yield
+        within.clear()
+
+    def compiled(x: Tensor) -> Tensor:
+        assert within
+        return x.sin()
+
+    monkeypatch.setattr(graph_check, "_on_gpu", lambda inputs: on_gpu)
+    monkeypatch.setattr(graph_check, "inductors_timing", timing)
+    assert verdict(torch.sin, compiled, torch.randn(9)).wrong == ""
+    assert asked == [on_gpu]
 
 
 def test_the_second_set_of_values_may_come_at_another_call() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import operator
 import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -279,6 +280,26 @@ def test_a_result_with_other_strides_than_an_operator_said_is_never_used() -> No
 def test_assertions_stay_where_gradients_come_from_outside() -> None:
     """No key holds the strides of what comes in backward."""
     assert ASSERTION in sources(scaled, X.clone().requires_grad_())
+
+
+def test_what_inductor_tries_is_timed_as_on_the_devices_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is asked for anything by a build for a CPU."""
+    seen, of_one = list[bool](), inductor._one_graph
+
+    @contextlib.contextmanager
+    def timing(on_gpu: bool) -> Iterator[None]:
+        seen.append(on_gpu)
+        yield
+        seen.append(on_gpu)
+
+    def noted(*given: Any) -> Any:
+        assert seen == [False]
+        return of_one(*given)
+
+    monkeypatch.setattr(inductor, "inductors_timing", timing)
+    monkeypatch.setattr(inductor, "_one_graph", noted)
+    assert sources(scaled, X)
+    assert seen == [False, False]
 
 
 def test_a_graph_that_was_taken_for_all_written_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...autotune.compare import inaccuracy
-from ...autotune.flush import long_flushes
 from ...autotune.generators import Generators
+from ...autotune.measure import inductors_timing
 from ...backward import for_leaves
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
@@ -99,7 +99,7 @@ class GraphCheck:
     def verdict(self, inputs: Sequence[Any], room: int) -> Verdict:
         """Run both on copies of these inputs of the graph; ``room`` is how many bytes a run may take for them."""
         self.ran, self.kept, found = True, None, None
-        with long_flushes():  # Inductor tries some kernels where they first run
+        with inductors_timing(_on_gpu(inputs)):  # Inductor tries some kernels where they first run
             while found is None:
                 found = self.part(inputs, room)
         return found

@@ -19,7 +19,7 @@ import torch._inductor.config
 from torch._inductor.exc import InductorError
 from torch.fx import GraphModule
 
-from ...autotune.flush import long_flushes
+from ...autotune.measure import inductors_timing
 from ...graphs.operators import is_all_written
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
@@ -103,7 +103,8 @@ def compiler(options: Options, code: Code) -> Compile:
         code.notes = tuple(note for device in sorted(devices) for note in table_notes(device))
         written = operations_of(gm)  # Inductor changes the one that it is given
         began = time.monotonic()
-        with generated_modules_kept(code), _autotuning_quiet(), long_flushes(), _recursion_limit_kept():
+        timing = inductors_timing("cuda" in devices)
+        with generated_modules_kept(code), _autotuning_quiet(), timing, _recursion_limit_kept():
             try:
                 run, types = _compiled(gm, examples, patches, code, "size_asserts" not in options), output_types()
             except PartialBackward as why:
