@@ -319,7 +319,7 @@ def test_what_is_more_than_a_backward_is_aotautograds(what: str, monkeypatch: py
     if what == "profiler":
         monkeypatch.setattr(profiling.state, "_is_profiler_enabled", True)
     if what == "transform":
-        monkeypatch.setattr(Again, "is_followed", staticmethod(lambda: True))
+        monkeypatch.setattr(Again, "is_tracked", staticmethod(lambda: True))
     if what == "dynamo":
         monkeypatch.setattr(call, "dynamo_callback", lambda: False)
     torch.autograd.grad(result, (x,), torch.ones_like(X), create_graph=what == "grad mode")
