@@ -30,6 +30,7 @@ __all__ = [
     "MATTERS",
     "BenchResult",
     "ahead",
+    "are_tied",
     "error_apart_us",
     "error_us",
     "how_far_behind",
@@ -38,6 +39,7 @@ __all__ = [
     "is_ahead_at_last",
     "is_behind",
     "is_decided",
+    "is_no_better",
     "timing_of",
     "undecided",
 ]
@@ -51,6 +53,8 @@ SAMPLES_A_ROUND = 3
 # enough finds a difference: at 4, the same kernel under two names kept its first name in 99.9 % of simulations.
 CONFIDENCE = 4.0
 LAST_CONFIDENCE = 2.0  # the same where nobody will look again
+SURE = 3.0  # the same of one that would have to be faster, and is not
+LUCK = 1.5  # how many margins two that are taken to be as good as equal may be apart by, with luck
 ENOUGH = 6  # samples of each, to go by the least
 FEW = 3  # with fewer than this nothing is certain, with fewer than `ENOUGH` only what hardly scatters
 STEADY = 0.1  # what hardly scatters: half the distance between the quartiles, as a share of the median
@@ -122,6 +126,21 @@ def is_decided(timings: Sequence[Timing], margin: float, patient: bool) -> bool:
         or (not patient and other.median_us - leader.median_us <= tie_us)
         for other in others
     )
+
+
+def are_tied(leader: Timing, other: Timing, margin: float) -> bool:
+    """Whether they are within the margin, with luck not much beyond it: more samples would cost more than they tell.
+
+    Whoever looks often enough finds two medians that are within it.
+    """
+    apart_us, within_us = other.median_us - leader.median_us, margin * other.median_us
+    return apart_us <= within_us and apart_us + error_apart_us(leader, other) <= LUCK * within_us
+
+
+def is_no_better(leader: Timing, other: Timing, margin: float) -> bool:
+    """Whether another is surely not faster by more than the margin. It may be as fast."""
+    apart_us, within_us = other.median_us - leader.median_us, margin * leader.median_us
+    return apart_us + within_us > SURE * error_apart_us(leader, other)
 
 
 def how_far_behind(rounds: int) -> float:

@@ -275,8 +275,8 @@ class Learning(Sampling):
             return (*chain.from_iterable(of_each[one] for one in sampled), *after)
         if turns.waiting and self._between >= MOST_WAITING and isinstance(self.contest, OnlineContest):
             self.contest.late = True
-        calls = self._between
-        self._between = min(2 * calls, MOST_WAITING if turns.waiting else MOST_BETWEEN)
+        least, most = (0, MOST_WAITING) if turns.waiting else (self.contest.calls_until_next(), MOST_BETWEEN)
+        self._between = 2 * (calls := min(max(self._between, least), most))
         return self._of_leader(calls)
 
     def _of_leader(self, calls: int, sampled_only: bool = False) -> tuple[tuple[Any, Any, int], ...]:

@@ -212,6 +212,10 @@ class PooledContest:
         """See `OnlineContest.rests`."""
         return not self.over and not self._wanted
 
+    def calls_until_next(self) -> int:
+        """See `OnlineContest.calls_until_next`: other keys may earn it."""
+        return 0
+
     def calls_before(self, one: Figures, soon: bool, warm: int) -> int:
         """See `OnlineContest.calls_before`: where the key's last call was not ``soon`` before, others have run since.
 

@@ -14,25 +14,28 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from ..autotune.benchmark import (
     ENOUGH,
     FEW,
     MATTERS,
     ahead,
-    error_apart_us,
+    are_tied,
     how_far_behind,
     in_slow_spell,
     is_ahead_at_last,
     is_behind,
     is_decided,
+    is_no_better,
 )
 from ..records import Timing
+from .figures import Contestant
 from .getting_ready import NOTING_US, GettingReady
 
 __all__ = [
     "COLD_US", "EVALUATED_AFTER", "FAR", "MOST_AT_ONCE", "MOST_NOTING_US", "SAMPLE_US", "SHARE", "SMALL_US",
-    "Contestant", "OnlineContest",
+    "OnlineContest",
 ]  # fmt: skip
 
 SHARE, FREE_US = 0.03, 3_000.0
@@ -52,31 +55,14 @@ EVALUATED_AFTER = (1, FEW, FEW + 1, ROUNDS_MIN, ROUNDS_TIE, 24, ROUNDS_MAX)
 """Rounds after which it is looked who leaves: that takes longer than calls do. After each while a sample is doubted."""
 EVALUATED_LATE_AFTER = (1, ROUNDS_MIN, ROUNDS_TIE, ROUNDS_MAX)
 """The same where it takes hundreds of calls until samples are over: a device that is behind has them all before it."""
-LUCK = 1.5
-"""How many margins two candidates that are taken to be as good as equal may be apart by, with luck."""
 MOST_AT_ONCE = 128
 """So many samples are noted between two looks, as C has room for."""
 MOST_NOTING_US = 1_000.0
 """What it counts for at most to note samples, and to say whose are next: the rest was a pause of the machine, or a
 collection of garbage."""
-MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 6.0
-"""Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`, and what a sample costs."""
-
-
-class Contestant:
-    """What is asked of a candidate's samples: what it costs, as a timing in microseconds a call."""
-
-    name: str
-    code_of: Contestant | None = None
-    """Whose code its calls run until it is ready, if that is another's."""
-
-    def cost(self) -> Timing:
-        """Of no samples: an infinite one."""
-        raise NotImplementedError
-
-    def shown(self) -> Timing:
-        """The same for a person, with what it is made of."""
-        return self.cost()
+MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 8.0
+"""Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`. And what it takes to make a
+sample of a call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +122,7 @@ class OnlineContest:
 
     def next_samples(self) -> list[Contestant]:
         """Whose samples the next calls are, as many as may be afforded together; none beyond the round."""
-        left_us, found = FREE_US + SHARE * self._spent_us - self._lost_us, list[Contestant]()
+        left_us, found = self._may_cost_us() - self._lost_us, list[Contestant]()
         turns = [] if self.over else self._in_turn(together=True)
         extra_us = {one: self._extra_us(one) if one not in self._doubted else 0.0 for one in set(turns)}
         free = {one for one in extra_us if self._is_free(one, together=True)}
@@ -185,6 +171,7 @@ class OnlineContest:
         Where several are noted at once, there are ``more`` after all but the last.
         """
         self.ran(took_us)
+        self._lost_us += SAMPLE_US
         best_us = self._best_us
         if math.isfinite(took_us):
             self._best_us = min(self._best_us, took_us) if self.rounds == 0 else self._best_us
@@ -234,6 +221,14 @@ class OnlineContest:
         self.ran(calls * self._known_us.get(one, 0.0))
         self._lost_us += calls * self._extra_us(one)
 
+    def calls_until_next(self) -> int:
+        """About how many calls of the leader it takes until another sample may be afforded; to ask takes long, too."""
+        turns = self._in_turn(together=True)
+        if not turns or not 0 < self._best_us < math.inf:
+            return 0
+        short_us = self._lost_us + NOTING_US + self._extra_us(turns[0]) - self._may_cost_us()
+        return max(0, math.ceil(short_us / (SHARE * self._best_us)))
+
     def rests(self) -> bool:
         """Whether no call is to be a sample before more time has been spent."""
         return not self.over and self.next_sample() is None
@@ -267,7 +262,11 @@ class OnlineContest:
 
     def _affordable(self, one: Contestant) -> bool:
         """Whether another sample of it is likely to be within what learning may cost."""
-        return self._is_free(one) or self._lost_us + self._extra_us(one) <= FREE_US + SHARE * self._spent_us
+        return self._is_free(one) or self._lost_us + self._extra_us(one) <= self._may_cost_us()
+
+    def _may_cost_us(self) -> float:
+        """What learning may have cost by now."""
+        return FREE_US + SHARE * self._spent_us
 
     def _is_free(self, one: Contestant, together: bool = False) -> bool:
         """Whether a call of it may be a sample though learning has cost what it may: that costs next to nothing."""
@@ -279,10 +278,10 @@ class OnlineContest:
 
         That whose calls are the least dear is the first; it goes on before all others, if they cost next to nothing.
         """
-        ready = [one for one in self._turns if one not in self._unready]
         first = self._unready.first(self._extra_us)
         if first is None:
-            return ready
+            return [*self._turns]
+        ready = [one for one in self._turns if one not in self._unready]
         return [first, *ready] if self._goes_on(first, together) else [*ready, first]
 
     def _goes_on(self, one: Contestant, together: bool = False) -> bool:
@@ -331,7 +330,13 @@ class OnlineContest:
         if self.rounds < ROUNDS_TIE:
             return False
         leader, *others = sorted(left, key=lambda timing: timing.median_us)
-        return all(ahead(leader, other, 0.0) or _are_tied(leader, other, self.margin) for other in others)
+        later = {one.name for one in dropwhile(lambda one: one.name != leader.variant, self.contestants)}
+        return all(
+            ahead(leader, other, 0.0)
+            or are_tied(leader, other, self.margin)
+            or (other.variant in later and is_no_better(leader, other, self.margin))
+            for other in others
+        )
 
     def _more(self, costs: Mapping[Contestant, Timing]) -> bool:
         """Whether more samples may show another to be the winner, and may be afforded; only those of the two, then.
@@ -341,7 +346,7 @@ class OnlineContest:
         won = self.best([costs[one] for one in self.contestants if one in self._running])
         ours = next((one for one, cost in costs.items() if cost is won), None)
         theirs = min(self._running, key=lambda one: costs[one].median_us)
-        if won is None or ours is None or ours is theirs or _are_tied(costs[theirs], won, self.margin):
+        if won is None or ours is None or ours is theirs or are_tied(costs[theirs], won, self.margin):
             return False
         if self.rounds >= ROUNDS_MORE or self._more_us > MORE_US + SHARE * self._spent_us:
             if is_ahead_at_last(costs[theirs], won):
@@ -385,12 +390,3 @@ class OnlineContest:
 def _likely_us(cost: Timing) -> float:
     """What it costs: of very few samples the least, beside which the others may have been in a pause."""
     return cost.median_us if cost.repeats >= FEW or cost.least_us is None else cost.least_us
-
-
-def _are_tied(leader: Timing, other: Timing, margin: float) -> bool:
-    """Whether they are within the margin, with luck not much beyond it: more samples would cost more than they tell.
-
-    Whoever looks often enough finds two medians that are within it.
-    """
-    apart_us, within_us = other.median_us - leader.median_us, margin * other.median_us
-    return apart_us <= within_us and apart_us + error_apart_us(leader, other) <= LUCK * within_us

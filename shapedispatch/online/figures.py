@@ -11,15 +11,30 @@ import torch
 
 from ..autotune.benchmark import timing_of
 from ..records import Timing
-from .contest import Contestant
 from .shares import SLIGHT, Shares, shares_of
 
-__all__ = ["KEPT", "Figures", "HostBound"]
+__all__ = ["KEPT", "Contestant", "Figures", "HostBound"]
 
 KEPT = 256
 """The newest samples of each kind that a candidate keeps."""
 MOSTLY = 0.6
 """A share of calls that found the stream dry from which the host counts as what holds a device back."""
+
+
+class Contestant:
+    """What is asked of a candidate's samples: what it costs, as a timing in microseconds a call."""
+
+    name: str
+    code_of: Contestant | None = None
+    """Whose code its calls run until it is ready, if that is another's."""
+
+    def cost(self) -> Timing:
+        """Of no samples: an infinite one."""
+        raise NotImplementedError
+
+    def shown(self) -> Timing:
+        """The same for a person, with what it is made of."""
+        return self.cost()
 
 
 @dataclass(slots=True)

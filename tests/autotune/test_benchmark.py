@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapedispatch.autotune.benchmark import BenchResult, ahead, interleaved_bench, undecided
+from shapedispatch.autotune.benchmark import BenchResult, ahead, interleaved_bench, is_no_better, undecided
 from shapedispatch.records import Timing
 
 CPU = torch.device("cpu")
@@ -429,6 +429,16 @@ def test_ahead_wants_more_of_few_samples() -> None:
     assert ahead(Timing("a", 90, 2, 100), Timing("b", 100, 2, 100), 0.03)
     assert not ahead(Timing("a", 90, 0, 1), Timing("b", 100, 0, 1), 0.03)
     assert ahead(Timing("a", 30, 0, 1), Timing("b", 100, 0, 1), 0.03)
+
+
+@pytest.mark.parametrize(
+    ("other_us", "repeats", "expected"), [(100, 20, False), (100, 4000, True), (104, 90, True), (97, 4000, False)]
+)
+def test_one_is_no_better_that_would_have_to_be_faster_by_the_margin(
+    other_us: float, repeats: int, expected: bool
+) -> None:
+    """By more than noise explains: it may be as fast."""
+    assert is_no_better(Timing("a", 100, 5, repeats), Timing("b", other_us, 5, repeats), 0.02) is expected
 
 
 timings = st.builds(

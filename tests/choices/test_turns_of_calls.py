@@ -18,7 +18,7 @@ from shapedispatch.choices import learner
 from shapedispatch.choices.learner import AFTER, MOST_BETWEEN, WARM
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit import native
-from shapedispatch.online.contest import MOST_NOTING_US
+from shapedispatch.online.contest import MOST_NOTING_US, SHARE
 from shapedispatch.online.real_calls import HostSampler
 from shapedispatch.settings.modes import set_mode
 from tests.c_driver import CEvents, with_events
@@ -174,6 +174,24 @@ def test_where_no_sample_may_be_afforded_looks_become_rare(events: CEvents) -> N
             gaps, gap = [*gaps, gap], 0
     assert gaps[-1] == MOST_BETWEEN
     assert all(later == min(2 * earlier, MOST_BETWEEN) for earlier, later in pairwise(gaps[2:]))
+
+
+def test_a_look_is_taken_when_a_sample_may_be_afforded(events: CEvents) -> None:
+    """Not before: each takes as long as many calls, and would put it off."""
+    f = two(events, 1_000, 990)
+    f(X)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    contest, turns, gaps, gap = entry.learner.contest, turns_of(f), [], 0
+    for _ in range(8):
+        f(X)
+    contest._lost_us = contest._may_cost_us() + 300 * SHARE * 990
+    for _ in range(800):
+        before = turns.taken
+        f(X)
+        gap += 1
+        if turns.taken <= before:
+            gaps, gap = [*gaps, gap], 0
+    assert max(gaps) == pytest.approx(303, abs=8)
 
 
 def test_a_variant_that_raises_is_out(events: CEvents) -> None:

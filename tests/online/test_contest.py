@@ -27,11 +27,10 @@ from shapedispatch.online.contest import (
     SAMPLE_US,
     SHARE,
     SMALL_US,
-    Contestant,
     OnlineContest,
 )
-from shapedispatch.online.figures import Figures
-from shapedispatch.online.getting_ready import AT_ONCE, GETS_READY, MOST_CALLS
+from shapedispatch.online.figures import Contestant, Figures
+from shapedispatch.online.getting_ready import AT_ONCE, GETS_READY, MOST_CALLS, NOTING_US
 from shapedispatch.records import Timing
 
 
@@ -138,6 +137,36 @@ def test_a_thousand_calls_cost_hardly_more_than_those_of_the_best(slower: float,
         _, _, total = play(candidates, 1000, seed)
         _, _, ideal = play([Told("a", 50, 0.1)], 1000, seed)
         assert total <= most * ideal
+
+
+@pytest.mark.parametrize(("plain_us", "other_us", "soon"), [(100, 103, True), (103, 100, False)])
+def test_a_later_one_that_is_no_better_ends_it(plain_us: float, other_us: float, soon: bool) -> None:
+    """It may be as good, and does not run then either. An earlier one would: of that more is to be known."""
+    calls = list[int]()
+    for seed in range(21):
+        told = [Told("plain", plain_us, 0.05), Told("other", other_us, 0.05)]
+        assert play(told, 400, seed)[0].over
+        calls.append(sum(len(one.samples) for one in told))
+    assert (sorted(calls)[10] <= 2 * 24) is soon
+
+
+def test_it_is_said_when_another_sample_may_be_afforded() -> None:
+    """To ask takes as long as many short calls."""
+    plain, _ = told = [Told("plain", 50), Told("other", 60)]
+    played = contest(told)
+    assert played.calls_until_next() == 0
+    for one in told:
+        one.samples.append(one.us)
+        played.sampled(one, one.us)
+    assert played.calls_until_next() == 0
+    spend_looking(played, 2 * FREE_US)
+    assert played.next_samples() == []
+    calls = played.calls_until_next()
+    played.ran((calls - 6) * plain.us)
+    played.looked(NOTING_US)
+    assert played.next_samples() == []
+    played.ran(6 * plain.us)
+    assert played.next_samples() != []
 
 
 def test_samples_stop_where_they_have_cost_too_much() -> None:
@@ -421,7 +450,7 @@ def test_a_call_of_one_that_is_not_ready_loses_what_it_takes_beyond_the_best() -
     getting_ready(played, one, 8, 120)
     played.missed(one, math.nan)
     played.missed(one, 5_100)
-    assert played._lost_us == 8 * 20 + 5_000
+    assert played._lost_us == SAMPLE_US + 8 * 20 + 5_000
     assert (played._spent_us, one.samples) == (100 + 8 * 120 + 5_100, [])
 
 
