@@ -120,6 +120,7 @@ def _entry(
     core, key = ctx.core, ctx.core.backend.key(ctx.args, ctx.kwargs)  # the offer may have shown that it holds more
     done: Callable[[Learning], None] = functools.partial(learned_together, core, key)
     if isinstance(contest, OnlineContest):
+        contest.sample_us = takes.sample_us
         host_bound = ctx.host_bound or HostBound(ctx.device, ctx.settings.regime)
         host_bound.figures = {one.name: one for one in figures}
         done = Learned(core, key, keeper(ctx), Watching.of(ctx), ctx.kept, host_bound.any, ctx.awaits_more())

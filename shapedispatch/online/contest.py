@@ -62,7 +62,7 @@ MOST_NOTING_US = 1_000.0
 collection of garbage."""
 MORE_AT_ONCE, MORE_US, SAMPLE_US = 8, 2_000.0, 8.0
 """Of the last rounds: how many stand between two looks, what they may cost beyond `SHARE`. And what it takes to make a
-sample of a call."""
+sample of a device's call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +82,8 @@ class OnlineContest:
     not_before_us: float = 0.0
     """How much is to be spent at the key before it is over: then more is worth what it costs to try it."""
     rounds: int = 0
+    sample_us: float = SAMPLE_US
+    """What it takes to make a sample of a call."""
     late: bool = False
     """Whether many calls come between samples and what is known of them."""
     over: bool = False
@@ -154,7 +156,7 @@ class OnlineContest:
         """Who runs until it is decided: who is expected to be best, if no sample of it is over, or it is not behind.
 
         Else who is faster by what matters, by as few samples as there are: that is soon known better. Where it is
-        hundreds of calls until there are more, it is who is faster by more than the margin.
+        hundreds of calls until there are more, or there are some already, it is who is faster by more than the margin.
         """
         name = self.expected()
         expected = next((one for one in self._running if one.name == name), leads)
@@ -162,7 +164,7 @@ class OnlineContest:
             return expected
         leads = min((leads, expected), key=lambda one: costs[one].median_us)
         first = min((one for one in costs if one in self._running), key=lambda one: costs[one].median_us, default=leads)
-        factor = 1 + self.margin if self.late else MATTERS
+        factor = 1 + self.margin if self.late or self.rounds >= ROUNDS_TIE else MATTERS
         return first if factor * costs[first].median_us <= costs[leads].median_us < math.inf else leads
 
     def sampled(self, contestant: Contestant, took_us: float, more: bool = False) -> None:
@@ -171,13 +173,13 @@ class OnlineContest:
         Where several are noted at once, there are ``more`` after all but the last.
         """
         self.ran(took_us)
-        self._lost_us += SAMPLE_US
+        self._lost_us += self.sample_us
         best_us = self._best_us
         if math.isfinite(took_us):
             self._best_us = min(self._best_us, took_us) if self.rounds == 0 else self._best_us
             if self.rounds > ROUNDS_MAX:
                 self._lost_us += self._extra_us(contestant)
-                self._more_us += self._extra_us(contestant) + SAMPLE_US
+                self._more_us += self._extra_us(contestant) + self.sample_us
             else:  # a call of a candidate that is known, and waited for a processor, say, cost what waiting costs
                 of_candidate_us = min(took_us, FAR * self._known_us.get(contestant, math.inf))
                 self._lost_us += max(0.0, of_candidate_us - best_us)  # nothing, while none is known

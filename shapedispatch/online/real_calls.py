@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from ..autotune.measure import Clock, beside_captures
+from .contest import SAMPLE_US
 from .figures import KEPT, Figures
 from .shares import Shares, shares_of
 
@@ -43,6 +44,8 @@ class Sampler(Protocol):
     """How long the last call that `run` ran kept its caller."""
     late: bool
     """Whether it is known only some calls later what a sample took."""
+    sample_us: float
+    """About what it takes to make a sample of a call."""
 
     @property
     def in_c(self) -> bool:
@@ -80,6 +83,7 @@ class HostSampler:
         self.clock_ns = clock_ns
         self.ran_us: float = 0.0
         self.late: bool = False
+        self.sample_us: float = 1.0
 
     @property
     def in_c(self) -> bool:
@@ -166,6 +170,7 @@ class StreamSampler:
         self.clock_ns: Clock = clock_ns
         self.ran_us: float = 0.0
         self.late: bool = True
+        self.sample_us: float = SAMPLE_US
         self.stream: Callable[[], Any] = stream
         self.event: Callable[[], Any] = event
         self.pool: list[Any] = [] if pool is None else pool

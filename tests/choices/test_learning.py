@@ -21,7 +21,7 @@ from shapedispatch.choices.between import _settled
 from shapedispatch.choices.learner import WARM, Learning
 from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online import real_calls
-from shapedispatch.online.contest import OnlineContest
+from shapedispatch.online.contest import SAMPLE_US, OnlineContest
 from shapedispatch.records import Choice
 from tests.helpers import built
 
@@ -97,6 +97,14 @@ def test_calls_are_samples_until_the_best_is_known(clock: Clock) -> None:
     assert {timing.variant: timing.median_us for timing in choice.timings} == {"plain": 100, "other": 50}
     assert f.cache_info().timings == 1
     assert f.cache_info().misses == 1
+
+
+def test_a_sample_costs_what_it_takes_there(clock: Clock) -> None:
+    """Two looks at a clock, where the host is all there is; a device's events take longer."""
+    f = dispatched(clock, 100, 50)
+    f(X)
+    [learning] = [entry.learner for _, entry in f.core.table.entries()]
+    assert learning.contest.sample_us == real_calls.HostSampler().sample_us < SAMPLE_US
 
 
 def test_calls_of_a_candidate_go_before_its_sample(clock: Clock) -> None:

@@ -24,6 +24,7 @@ from shapedispatch.online.contest import (
     PAUSE_US,
     ROUNDS_MAX,
     ROUNDS_MORE,
+    ROUNDS_TIE,
     SAMPLE_US,
     SHARE,
     SMALL_US,
@@ -653,6 +654,19 @@ def test_what_is_faster_by_what_matters_runs_meanwhile() -> None:
             one.samples = [one.us]
             played.sampled(one, one.us)
         assert (played.leader().name, played.over) == (leads, False)
+
+
+def test_who_is_faster_by_more_than_the_margin_runs_meanwhile_by_a_dozen_samples() -> None:
+    """It may take thousands of calls until it is known whether noise explains it."""
+    plain, near, leads = Told("plain", 100), Told("near", 90), list[str]()
+    played = contest([plain, near])
+    while len(plain.samples) < ROUNDS_TIE:
+        for one in played.next_samples():
+            assert isinstance(one, Told)
+            one.samples.append(one.us + 60 * (len(one.samples) % 2))
+            played.sampled(one, one.samples[-1])
+        leads.append(played.leader().name)
+    assert (set(leads[:-1]), leads[-1], played.over) == ({"plain"}, "near", False)
 
 
 def test_who_is_expected_to_be_best_makes_room_for_who_is_faster() -> None:
