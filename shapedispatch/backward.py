@@ -16,7 +16,7 @@ from .private import find
 
 __all__ = [
     "BEGUN", "SEEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind", "is_for_leaves",
-    "keeps_graph", "running", "storage_of", "tracked",
+    "keeps_graph", "running", "storage_of", "tracked", "without_history",
 ]  # fmt: skip
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -41,6 +41,14 @@ _batch: Any = find("torch._C._parse_dispatch_key", str)("VmapMode")
 def in_transform() -> bool:
     """Whether a transform (`vmap`, ...) is around what runs, or gradients come in batches."""
     return _transform() is not None or _is_in_mode(_batch)
+
+
+def without_history(kept: Sequence[Tensor]) -> list[Tensor]:
+    """What a backward keeps, which counts the same writes.
+
+    A result may be added to an argument (``x += f(x)``): its history leads to the call then, and they held each other.
+    """
+    return [one.detach() if one._is_view() or (one.requires_grad and not one.is_leaf) else one for one in kept]
 
 
 class Tracked:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..backward import without_history
 from ..errors import in_a_line, where_raised
 from ..interpreter.failures import what_fails
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
@@ -334,7 +335,7 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
             ctx.set_materialize_grads(False)  # what has none is for the function's own backward, which passes that on
             made = forward(list(inputs))
-            ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in made[kept]])
+            ctx.save_for_backward(*without_history(made[kept]))
             ctx.symints, ctx.opaque_objects, ctx.noted = made[numbers], (), again.noted(inputs, made[kept])
             return tuple(made[:results])
 

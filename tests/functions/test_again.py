@@ -17,10 +17,11 @@ from torch.fx import GraphModule, symbolic_trace
 
 from shapedispatch import shapedispatch
 from shapedispatch.backward import tracked
+from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.code import Code
 from shapedispatch.functions.parts.again import Again
 from shapedispatch.hit.call import NO_SECOND
-from tests.helpers import assert_same, built
+from tests.helpers import assert_same, built, pinned
 
 
 def single(x: Tensor, w: Tensor) -> Tensor:
@@ -306,6 +307,51 @@ def test_a_step_holds_its_inputs_no_longer_than_its_backward(pair: Pair) -> None
     loss.backward()
     gc.collect()
     assert gone() is None
+
+
+def saves_it(x: Tensor, w: Tensor) -> Tensor:
+    """Code keeps what it is given, and makes the exponential anew; plain keeps that."""
+    return torch.exp(x) + w
+
+
+def saves_nothing(x: Tensor, w: Tensor) -> Tensor:
+    """No gradient depends on any number."""
+    return x * 2 + w
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["between codes", "AOTAutograd's own"])
+@pytest.mark.parametrize("ever", [False, True], ids=["at first", "once one was followed"])
+@pytest.mark.parametrize("fn", [saves_it, saves_nothing])
+@pytest.mark.parametrize("history", [0, 1])
+def test_what_a_result_is_added_to_goes_where_no_backward_comes(
+    fn: Callable[[Tensor, Tensor], Tensor], ever: bool, whole: bool, history: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its history leads to the call from then on, which must not hold it; as in plain."""
+    monkeypatch.setattr(tracked, "ever", ever)
+    if whole:
+        monkeypatch.setattr(inductor, "past_autograd", lambda run, *others: run)
+    f, w, gone = pinned(built(fn, hints=(), exact=True), "exact"), torch.zeros(4, requires_grad=True), list[Any]()
+    for _ in range(4):
+        x = torch.randn(3, 4) + (w if history else 0)
+        x += f(x, w)
+        gone.append(weakref.ref(x))
+        del x
+    gc.collect()
+    assert [one() for one in gone] == [None] * len(gone)
+
+
+@pytest.mark.usefixtures("none_followed")
+def test_what_is_held_has_the_history_of_its_call() -> None:
+    """A second derivative goes on through it, whatever was done to its name since."""
+    w = torch.full((3,), 2.0, requires_grad=True)
+    again, x = Again(lambda: symbolic_trace(lambda x: (x * x * x,))), w * 3
+    noted = again.noted([x], [x.view(3, 1)])
+    del x
+    given = torch.ones(3, requires_grad=True)
+    (found,) = again.gradients(noted, [given])
+    assert found is not None
+    of_w, of_given = torch.autograd.grad(found.sum(), [w, given])
+    assert (found.tolist(), of_w.tolist(), of_given.tolist()) == ([108] * 3, [108] * 3, [108] * 3)
 
 
 def test_a_penalty_does_not_stop_a_program_that_learns() -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...backward import without_history
+
 if TYPE_CHECKING:
     from ..parts.again import Again
 
@@ -158,7 +160,8 @@ def _passing_on(
     def forward_without_zeros(ctx: Any, *inputs: Any) -> Any:
         made = forward(ctx, *inputs)
         ctx.set_materialize_grads(False)
-        ctx.noted = again.noted(inputs, ctx.to_save or ())
+        ctx.save_for_backward(*(kept := without_history(ctx.to_save or ())))
+        ctx.noted = again.noted(inputs, kept)
         return made
 
     def backward_or_none(ctx: Any, *given: Any) -> Any:

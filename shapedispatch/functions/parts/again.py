@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...backward import Tracked, in_transform, keeps_graph, storage_of, tracked
+from ...backward import Tracked, in_transform, keeps_graph, storage_of, tracked, without_history
 from ...hit.call import NO_SECOND
 from ...keys.autocast import any_autocast, autocast, casting
 from .ends import alias_of
@@ -67,8 +67,8 @@ class Again:
     @property
     def frames(self) -> Sequence[Any]:
         """What Dynamo is not to follow."""
-        own = (Again.noted, Again.is_tracked, Again.left, Again.gradients, First.of, _as_it_was, _gradients)
-        return (*own, Tracked.now, in_transform, alias_of)
+        own = (Again.noted, Again.is_tracked, Again.left, Again.gradients, First.of, _held, _as_it_was, _gradients)
+        return (*own, _AsOfNow.forward, _AsOfNow.backward, Tracked.now, in_transform, alias_of, without_history)
 
     def noted(self, inputs: Sequence[Any], kept: Sequence[Any]) -> Noted:
         """What there is to know of a call that runs now, for whose backward these are kept.
@@ -80,7 +80,7 @@ class Again:
             first = self.first = First.of(inputs, kept)
         held = range(len(inputs)) if tracked.ever else first.held
         return [
-            (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
+            (_held(one) if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
             for i, one in enumerate(inputs)
         ]
 
@@ -113,6 +113,32 @@ class Again:
         }
         of = _gradients([*begun.values()], leaves, [given[i] for i in begun], tracked_now)
         return [of.get(place) for place in range(len(leaves))]
+
+
+class _AsOfNow(torch.autograd.Function):
+    """The same numbers in the same memory, which count the same writes, with the history of now.
+
+    No view: that would hold what it is of. If it were held itself, and a result were added to it, its history would
+    lead to the call that holds it: nobody would ever let go of the two, where no backward comes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """What stands for a tensor once that is gone."""
+    if not tensor.requires_grad:
+        return tensor.detach()
+    if tensor.is_leaf:  # nothing is written into that but its numbers, by whoever says so
+        return tensor
+    with torch.enable_grad():  # a forward of autograd's runs without
+        return _AsOfNow.apply(tensor)  # type: ignore[no-any-return]  # a tensor
 
 
 def _as_it_was(held: Any, version: int) -> Tensor:
