@@ -364,7 +364,10 @@ MUTATIONS = (
     # A step past AOTAutograd's.
     Mutation("hit/call.py", "apply is None or not torch.is_grad_enabled() or profiling", "profiling", (STEPS,)),
     Mutation("hit/call.py", "not torch.is_grad_enabled() or profiling.state._is_profiler_enabled:", "0:", (STEPS,)),
-    Mutation("hit/call.py", "[one.detach() if one._is_view() else one for one in made[kept]]", "made[:0]", (STEPS,)),
+    Mutation("hit/call.py", "*without_history(made[kept])", "*made[:0]", (STEPS,)),
+    Mutation("backward.py", " or (one.requires_grad and not one.is_leaf)", "", (AGAIN,)),
+    Mutation("functions/compile/autograd.py", "without_history(ctx.to_save or ())", "ctx.to_save or ()", (AGAIN,)),
+    Mutation("functions/parts/again.py", "(_held(one) if i in held", "(one if i in held", (AGAIN,)),
     Mutation("hit/call.py", "not (alone() and all(", "not (all(", (STEPS,)),
     Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
     Mutation("hit/call.py", "again.is_tracked() or not (", "not (", (AGAIN,)),
@@ -594,6 +597,19 @@ MUTATIONS = (
         DIFFERENCE, "most, 3, 1, 1).view(-1), as_large)", "most, 3, 1, 1).view(-1), 0 * as_large)", (OF_DIFFERENCE,)
     ),
     Mutation("choices/learning.py", "not (wrong or one.judged", "not (one.judged", (LAUNCHES,)),
+    Mutation("online/contest.py", "        self._lost_us += self.sample_us\n", "", ("tests/online/test_contest.py",)),
+    Mutation("online/contest.py", "(other.variant in later and ", "(", ("tests/online/test_contest.py",)),
+    Mutation("online/getting_ready.py", "repaid >= REPAID or ", "", ("tests/online/test_contest.py",)),
+    Mutation(
+        "choices/learner.py", "(self.contest.calls_until_next(), ", "(0, ", ("tests/choices/test_turns_of_calls.py",)
+    ),
+    Mutation("autotune/flush.py", "if self.depth == 1 and ", "if ", ("tests/autotune/test_flush.py",)),
+    Mutation(
+        "functions/checks/graph_check.py",
+        "inductors_timing(_on_gpu(inputs))",
+        "contextlib.nullcontext()",
+        ("tests/functions/test_graph_check.py",),
+    ),
     Mutation(
         "online/contest.py",
         "max(1, min(after - self.rounds, MOST_AT_ONCE // len(self._running)))",
