@@ -367,7 +367,7 @@ MUTATIONS = (
     Mutation("hit/call.py", "*without_history(made[kept])", "*made[:0]", (STEPS,)),
     Mutation("backward.py", " or (one.requires_grad and not one.is_leaf)", "", (AGAIN,)),
     Mutation("functions/compile/autograd.py", "without_history(ctx.to_save or ())", "ctx.to_save or ()", (AGAIN,)),
-    Mutation("functions/parts/again.py", "(_held(one) if i in held", "(one if i in held", (AGAIN,)),
+    Mutation("functions/parts/again.py", "            before.let_go()", "            pass", (AGAIN,)),
     Mutation("hit/call.py", "not (alone() and all(", "not (all(", (STEPS,)),
     Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
     Mutation("hit/call.py", "again.is_tracked() or not (", "not (", (AGAIN,)),

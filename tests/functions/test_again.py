@@ -19,7 +19,7 @@ from shapedispatch import shapedispatch
 from shapedispatch.backward import tracked
 from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.code import Code
-from shapedispatch.functions.parts.again import Again
+from shapedispatch.functions.parts.again import RECENT, Again
 from shapedispatch.hit.call import NO_SECOND
 from tests.helpers import assert_same, built, pinned
 
@@ -326,18 +326,18 @@ def saves_nothing(x: Tensor, w: Tensor) -> Tensor:
 def test_what_a_result_is_added_to_goes_where_no_backward_comes(
     fn: Callable[[Tensor, Tensor], Tensor], ever: bool, whole: bool, history: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its history leads to the call from then on, which must not hold it; as in plain."""
+    """Its history leads to the call from then on, which must not hold it for ever."""
     monkeypatch.setattr(tracked, "ever", ever)
     if whole:
         monkeypatch.setattr(inductor, "past_autograd", lambda run, *others: run)
     f, w, gone = pinned(built(fn, hints=(), exact=True), "exact"), torch.zeros(4, requires_grad=True), list[Any]()
-    for _ in range(4):
+    for _ in range(3 * RECENT):
         x = torch.randn(3, 4) + (w if history else 0)
         x += f(x, w)
         gone.append(weakref.ref(x))
         del x
     gc.collect()
-    assert [one() for one in gone] == [None] * len(gone)
+    assert sum(one() is not None for one in gone) <= RECENT
 
 
 @pytest.mark.usefixtures("none_followed")

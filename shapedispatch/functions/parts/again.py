@@ -8,6 +8,7 @@ backward raises.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +23,13 @@ from ...hit.call import NO_SECOND
 from ...keys.autocast import any_autocast, autocast, casting
 from .ends import alias_of
 
-__all__ = ["Again"]
+__all__ = ["RECENT", "Again"]
 
 Noted = Sequence[Any]
 """What a call was given: numbers, and of each tensor a weak reference, or itself, with its count of writes."""
+RECENT = 8
+"""So many calls later it is seen what was written since. Where a result was added to what it is made of (``x += f(x)``)
+that leads to the call, which holds it: where no backward comes, nobody else would ever let go of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,22 @@ class Again:
     def __init__(self, graph: Callable[[], GraphModule | None]) -> None:
         self.graph = graph
         self.first: First | None = None
+        self._recent: deque[ref[_Noted]] = deque(maxlen=RECENT)
 
     @property
     def frames(self) -> Sequence[Any]:
         """What Dynamo is not to follow."""
-        own = (Again.noted, Again.is_tracked, Again.left, Again.gradients, First.of, _held, _as_it_was, _gradients)
-        return (*own, _AsOfNow.forward, _AsOfNow.backward, Tracked.now, in_transform, alias_of, without_history)
+        own = (
+            Again.noted,
+            Again.is_tracked,
+            Again.left,
+            Again.gradients,
+            First.of,
+            _Noted.let_go,
+            _as_it_was,
+            _gradients,
+        )
+        return (*own, Tracked.now, in_transform, alias_of, without_history)
 
     def noted(self, inputs: Sequence[Any], kept: Sequence[Any]) -> Noted:
         """What there is to know of a call that runs now, for whose backward these are kept.
@@ -79,10 +93,15 @@ class Again:
         if first is None:
             first = self.first = First.of(inputs, kept)
         held = range(len(inputs)) if tracked.ever else first.held
-        return [
-            (_held(one) if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
+        noted = _Noted([
+            (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
             for i, one in enumerate(inputs)
-        ]
+        ])  # fmt: skip
+        before = self._recent[0]() if len(self._recent) == RECENT else None
+        self._recent.append(ref(noted))
+        if before is not None:
+            before.let_go()
+        return noted
 
     @staticmethod
     def is_tracked() -> bool:
@@ -115,30 +134,16 @@ class Again:
         return [of.get(place) for place in range(len(leaves))]
 
 
-class _AsOfNow(torch.autograd.Function):
-    """The same numbers in the same memory, which count the same writes, with the history of now.
+class _Noted(list[Any]):
+    """See `Noted`."""
 
-    No view: that would hold what it is of. If it were held itself, and a result were added to it, its history would
-    lead to the call that holds it: nobody would ever let go of the two, where no backward comes.
-    """
+    __slots__ = ("__weakref__",)
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-def _held(tensor: Tensor) -> Tensor:
-    """What stands for a tensor once that is gone."""
-    if not tensor.requires_grad:
-        return tensor.detach()
-    if tensor.is_leaf:  # nothing is written into that but its numbers, by whoever says so
-        return tensor
-    with torch.enable_grad():  # a forward of autograd's runs without
-        return _AsOfNow.apply(tensor)  # type: ignore[no-any-return]  # a tensor
+    def let_go(self) -> None:
+        """Hold nothing any more that was written since: no backward takes it, and its history may lead to the call."""
+        for i, one in enumerate(self):
+            if type(one) is tuple and isinstance(one[0], Tensor) and one[0]._version != one[1]:
+                self[i] = ref(one[0]), one[1]
 
 
 def _as_it_was(held: Any, version: int) -> Tensor:
