@@ -2,7 +2,7 @@
 
 By default it writes as much as the cache holds. A host that is slow or busy, with compiling say, is not ahead of that,
 and then it is the host that is timed: what takes it longest, a product of the vendor's library, loses to kernels that
-take the device twice as long. While more is written, the host gets ahead; and nothing finds its weights in the cache.
+take the device longer. While more is written, the host gets ahead; and nothing finds its weights in the cache.
 """
 
 from __future__ import annotations

@@ -33,5 +33,4 @@ def copy_all(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
     if len(small) > 1:
         _together([one for one, _ in small], [other for _, other in small])
         pairs = [pair for pair in pairs if pair[0].numel() > TOGETHER]
-    for one, other in pairs:
-        one.copy_(other)
+    _each([one for one, _ in pairs], [other for _, other in pairs])

@@ -108,7 +108,7 @@ class OnlineContest:
     """Rounds in the turns that are on."""
     _unready: GettingReady[Contestant] = field(default_factory=GettingReady)
     _known_us: dict[Contestant, float] = field(default_factory=dict)
-    """Both as of the end of the last round: to look at all samples takes longer than some calls."""
+    """What each costs, as of the end of the last round, as `_best_us` is: to look at all samples takes long."""
 
     def __post_init__(self) -> None:
         places = {name: place for place, name in enumerate(self.order)}

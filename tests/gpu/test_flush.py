@@ -25,7 +25,7 @@ def of_inductor() -> Any:
 
 
 def test_what_takes_the_host_long_is_timed_on_the_device(benchmarker: Any) -> None:
-    """A product of a library takes the host longer than a kernel of Triton's, and may take the device half as long."""
+    """A product of a library takes the host longer than a kernel of Triton's, and may take the device less time."""
     x = torch.zeros(64, device="cuda")
 
     def launched_late() -> None:
