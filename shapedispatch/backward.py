@@ -6,7 +6,7 @@ Those are asked for the gradients of leaves alone.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 from .private import find
 
 __all__ = [
-    "BEGUN", "SEEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind", "is_for_leaves",
-    "keeps_graph", "running", "storage_of", "tracked", "without_history",
+    "BEGUN", "SEEN", "WRITTEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind",
+    "is_for_leaves", "keeps_graph", "running", "storage_of", "tracked", "without_history",
 ]  # fmt: skip
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -43,12 +43,17 @@ def in_transform() -> bool:
     return _transform() is not None or _is_in_mode(_batch)
 
 
-def without_history(kept: Sequence[Tensor]) -> list[Tensor]:
-    """What a backward keeps, which counts the same writes.
+def without_history(kept: Iterable[Tensor], given: Iterable[int]) -> list[Tensor]:
+    """What a backward keeps, which counts the same writes; at these places is what its call was ``given``.
 
     A result may be added to an argument (``x += f(x)``): its history leads to the call then, and they held each other.
     """
-    return [one.detach() if one._is_view() or (one.requires_grad and not one.is_leaf) else one for one in kept]
+    own = [*kept]
+    for i in given:
+        one = own[i]
+        if not (one.requires_grad and one.is_leaf) or one._is_view():  # a leaf that has a gradient gets no history
+            own[i] = one.detach()
+    return own
 
 
 class Tracked:
@@ -77,9 +82,10 @@ _for_leaves = weakref.WeakValueDictionary[int, _Ours]()
 """By number. A device has a thread of its own for backwards: nothing of the thread that asks would tell them."""
 
 
-SEEN, BEGUN = 1, 2
+SEEN, BEGUN, WRITTEN = 1, 2, 3
 """What a backward asked of a call that code with one backward for several results has not: what comes back to a result
-that others are made of; to begin at some results alone. So many of `cut.Way` are no way for such calls."""
+that others are made of; to begin at some results alone. So many of `cut.Way` are no way for such calls, and no build at
+all is where the last was asked: what the call was given, after it was written."""
 
 
 def blind(hook: Hook) -> Hook:

@@ -65,6 +65,11 @@ def pinned(dispatcher: Any, variant: str) -> Any:
     return dispatcher
 
 
+def together(made: Iterable[Tensor]) -> bool:
+    """Whether some of a build's results have one backward."""
+    return any(type(one.grad_fn).__name__ == "ResultBackward" for one in made)
+
+
 def assert_same(actual: Any, expected: Any) -> None:
     """Equal as a caller can see it: dtype, sizes, strides, gradient or not, and numbers within rounding."""
     if isinstance(expected, Tensor):

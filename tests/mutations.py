@@ -29,6 +29,8 @@ NUMBERS, NEWCOMERS = "tests/online/test_repeats.py", "tests/dispatch/test_newcom
 BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 ANEW, OF_INNER = "functions/parts/apart.py", "tests/functions/test_inner_results.py"
+PARTIAL, OF_PARTIAL = "functions/parts/partial.py", "tests/functions/test_partial.py"
+AGAIN_OF = "functions/parts/again.py"
 SOURCES = "functions/parts/sources.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
@@ -364,19 +366,31 @@ MUTATIONS = (
     # A step past AOTAutograd's.
     Mutation("hit/call.py", "apply is None or not torch.is_grad_enabled() or profiling", "profiling", (STEPS,)),
     Mutation("hit/call.py", "not torch.is_grad_enabled() or profiling.state._is_profiler_enabled:", "0:", (STEPS,)),
-    Mutation("hit/call.py", "*without_history(made[kept])", "*made[:0]", (STEPS,)),
-    Mutation("backward.py", " or (one.requires_grad and not one.is_leaf)", "", (AGAIN,)),
-    Mutation("functions/compile/autograd.py", "without_history(ctx.to_save or ())", "ctx.to_save or ()", (AGAIN,)),
-    Mutation("functions/parts/again.py", "            before.let_go()", "            pass", (AGAIN,)),
+    Mutation("hit/call.py", "again.keep(ctx, inputs, made[kept])", "again.keep(ctx, inputs, made[:0])", (STEPS,)),
+    Mutation("backward.py", "not (one.requires_grad and one.is_leaf) or", "", (AGAIN,)),
+    Mutation("backward.py", "not (one.requires_grad and one.is_leaf) or", "not one.is_leaf or", (AGAIN,)),
+    Mutation(AGAIN_OF, "without_history(kept, first.given)", "kept", (AGAIN,)),
+    Mutation(JOINT, "            given = without_history(given, places)\n", "", (AGAIN,)),
+    Mutation(JOINT, "saved if self.noted is None else self.noted.inputs()", "saved", (OF_INNER,)),
+    Mutation(PARTIAL, "            self._ask()\n", "            pass\n", (OF_PARTIAL,)),
+    Mutation(PARTIAL, "(one is count or one.grad_fn is not None)", "True", (OF_PARTIAL,)),
+    Mutation(PARTIAL, "if not (one.requires_grad and one.is_leaf))", ")", (OF_PARTIAL,)),
+    Mutation(PARTIAL, "    count.data = given.new_empty(0)\n", "", (OF_PARTIAL,)),
+    Mutation(PARTIAL, "self.written and self.keeps is not False", "self.written", (OF_PARTIAL,)),
+    Mutation(AGAIN_OF, "            partial.written = True\n", "", (OF_PARTIAL,)),
+    Mutation(AGAIN_OF, "noted is not None and noted.is_written()", "noted is not None", (OF_PARTIAL,)),
+    Mutation("functions/builder.py", "        if is_written_later(call, memory):", "        if False:", (OF_PARTIAL,)),
+    Mutation("choices/sampling.py", "            tell(args, kwargs)\n", "            pass\n", (OF_PARTIAL,)),
+    Mutation(AGAIN_OF, "            before.let_go()", "            pass", (AGAIN,)),
     Mutation("hit/call.py", "not (alone() and all(", "not (all(", (STEPS,)),
     Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
     Mutation("hit/call.py", "again.is_tracked() or not (", "not (", (AGAIN,)),
-    Mutation("functions/parts/again.py", "return noted if keeps_graph() else None", "return noted", (AGAIN,)),
-    Mutation("functions/parts/again.py", "    if tensor._version != version:", "    if False:", (AGAIN,)),
-    Mutation("functions/parts/again.py", "map(alias_of, inputs)", "inputs", (AGAIN,)),
-    Mutation("functions/parts/again.py", "torch.get_default_dtype() != first.dtype", "False", (AGAIN,)),
-    Mutation("functions/parts/again.py", "casting(first.casts), ", "", (AGAIN,)),
-    Mutation("functions/parts/again.py", "range(len(inputs)) if tracked.ever else first.held", "first.held", (AGAIN,)),
+    Mutation(AGAIN_OF, "return noted if keeps_graph() else None", "return noted", (AGAIN,)),
+    Mutation(AGAIN_OF, "    if tensor._version != version:", "    if False:", (AGAIN,)),
+    Mutation(AGAIN_OF, "map(alias_of, inputs)", "inputs", (AGAIN,)),
+    Mutation(AGAIN_OF, "torch.get_default_dtype() != first.dtype", "False", (AGAIN,)),
+    Mutation(AGAIN_OF, "casting(first.casts), ", "", (AGAIN,)),
+    Mutation(AGAIN_OF, "range(len(inputs)) if tracked.ever else first.held", "first.held", (AGAIN,)),
     Mutation("functions/compile/code.py", "self.computes and not self.draws", "self.computes", (AGAIN,)),
     Mutation(JOINT, "call.again if tracked.now() else call.gradients", "call.gradients", (OF_JOINT,)),
     Mutation("hit/call.py", " or dynamo_callback() is not None)", ")", (STEPS,)),
@@ -438,7 +452,7 @@ MUTATIONS = (
         "dict[int, _Ours]()",
         ("tests/test_backward.py",),
     ),
-    Mutation(JOINT, "return not self.seen or _is_called_again()", "return not self.seen", (OF_JOINT,)),
+    Mutation(PARTIAL, "_is_lost()) or _is_called_again()", "_is_lost())", (OF_JOINT,)),
     Mutation(
         JOINT, "torch.inference_mode(False), torch.enable_grad(), casting", "torch.enable_grad(), casting", (OF_JOINT,)
     ),
@@ -447,7 +461,7 @@ MUTATIONS = (
     Mutation(JOINT, "self.form.device, _unhooked()", "self.form.device", (OF_JOINT,)),
     Mutation(JOINT, "        if not given:\n            return nothing\n", "", (OF_JOINT,)),
     Mutation(JOINT, "if self.memory and self.memory != ", "if False and self.memory != ", (OF_JOINT,)),
-    Mutation(JOINT, "            self.view = self.kept = None", "            pass", (OF_JOINT,)),
+    Mutation(JOINT, "            self.view = self.kept = self.noted = None", "            pass", (OF_JOINT,)),
     Mutation(JOINT, "        ctx.saved_tensors  # noqa: B018", "        # noqa: B018", (OF_JOINT,)),
     Mutation(JOINT, 'torch.empty(0, dtype=torch.float32, device="cpu")', "tensors[0].new_empty(0)", (OF_JOINT,)),
     Mutation(JOINT, "_Begun] = weakref.WeakValueDictionary()", "_Begun] = {}", (OF_JOINT,)),

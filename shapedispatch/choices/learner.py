@@ -34,11 +34,10 @@ __all__ = ["WARM", "WRONG", "Learning", "all_checks", "all_checks_of"]
 PATIENCE = 3
 """Calls in a row that are not C's, though it has turns, before samples are taken here: a first call has no node."""
 BETWEEN, MOST_WAITING, MOST_BETWEEN = 16, 128, 1024
-"""Runs in C of the leader, where no sample may be taken, before it is asked again: twice as many each time, since it
-takes longer than some calls; the second where samples are not over yet."""
+"""Runs in C of the leader before it is asked again, which takes long, where no sample may be taken: twice as many each
+time; the second where samples are not over yet."""
 AFTER, MOST_MISSED = 4, 512
-"""The same behind the last sample of a round, which is over then if the device is not behind: looks find it known. And
-how many calls of a CUDA graph were no replay, after which one counts as taken."""
+"""The same behind the last sample of a round. And how many calls of a CUDA graph may be no replay before one counts."""
 WARM = 3
 """How many calls of a candidate go before its sample: of small ones, one more or less makes no difference then."""
 SOON_US = 1_000.0
@@ -351,6 +350,7 @@ class Learning(Sampling):
                 return answer
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
+                self._ran_by(candidate, args, kwargs)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.backward_us())
             self.contest.looked(max(0.0, self._since_us(began_ns) - self.sampler.ran_us))
         self._end()

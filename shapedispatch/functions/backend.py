@@ -335,8 +335,8 @@ class TorchFunction(CallSigner):
         builder.notes += build.notes()
         if verdict.unjudged and builder.request.room is not None:
             builder.notes.append(f"{found.name} is compared with plain on calls alone: {verdict.unjudged}")
-        found = replace(found, judged=not verdict.unjudged, digits=verdict.digits)
-        builder.candidates.append(found)
+        judged, told = not verdict.unjudged, build.code.plain_ran
+        builder.candidates.append(found := replace(found, judged=judged, digits=verdict.digits, plain_ran=told))
         if builder.request.graphs:
             offer_recorded(build, found, call, builder)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
-from ..backward import BEGUN, SEEN
+from ..backward import BEGUN, SEEN, WRITTEN
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..interpreter.failures import what_fails
@@ -244,6 +244,18 @@ def _apart(call: BuildRequest, memory: Table) -> Mapping[str, Any]:
     return {APART: apart} if apart else {}
 
 
+WRITTEN_LATER = (
+    "the program writes an argument between a call and its backward (`x += f(x)`): that of a build may need it, where"
+    " plain's has kept a result; write `x = x + f(x)`"
+)
+
+
+def is_written_later(call: BuildRequest, memory: Table) -> bool:
+    """Whether an argument of such calls is written before their backward."""
+    known = memory.facts.partial
+    return bool(known) and bool(known.get((call.rank_signature(), WRITTEN)))
+
+
 def why_not_imported(*parts: str) -> str | None:
     """Why these parts of `compile` cannot be imported, if so, with what of torch's compiler they name."""
     try:
@@ -306,8 +318,11 @@ def _standing(
     for state in range(MOST_STATES):
         slot = call.slot(point, state, variant)
         build = memory.facts.no_builds.get(slot) or memory.build(slot)
-        if isinstance(build, Build) and build.code.partial is not None and build.code.partial.seen:
-            memory.facts.partial[call.rank_signature(), build.code.partial.seen] = True
+        if isinstance(build, Build) and build.code.partial is not None:
+            for shown in build.code.partial.known():
+                memory.facts.partial[call.rank_signature(), shown] = True
+        if is_written_later(call, memory):
+            return slot, NoBuild(WRITTEN_LATER, transient=True)
         if build is None or build.invalidated():
             if missing is None:
                 return slot, NoBuild("it is not built, and nothing is built in this mode", transient=True)

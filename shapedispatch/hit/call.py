@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from ..backward import without_history
 from ..errors import in_a_line, where_raised
 from ..interpreter.failures import what_fails
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
@@ -335,15 +334,15 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
             ctx.set_materialize_grads(False)  # what has none is for the function's own backward, which passes that on
             made = forward(list(inputs))
-            ctx.save_for_backward(*without_history(made[kept]))
-            ctx.symints, ctx.opaque_objects, ctx.noted = made[numbers], (), again.noted(inputs, made[kept])
+            again.keep(ctx, inputs, made[kept])
+            ctx.symints, ctx.opaque_objects = made[numbers], ()
             return tuple(made[:results])
 
         @staticmethod
         def backward(ctx: Any, gradients: list[Any]) -> Any:
             if again.is_tracked() or not (alone() and all(map(lies_as, gradients, layouts))):
                 return whole(ctx, gradients)
-            inputs = [*ctx.symints, *ctx.saved_tensors, *gradients]
+            inputs = [*ctx.symints, *again.saved(ctx), *gradients]
             gradients.clear()  # the code lets go of each as soon as it can, and of what was kept
             ctx.maybe_clear_saved_tensors()
             ctx.noted = again.left(ctx.noted)

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from shapedispatch import shapedispatch
 from shapedispatch.backward import tracked
 from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.code import Code
-from shapedispatch.functions.parts.again import RECENT, Again
+from shapedispatch.functions.parts.again import RECENT, Again, Noted
+from shapedispatch.functions.parts.partial import Partial
 from shapedispatch.hit.call import NO_SECOND
 from tests.helpers import assert_same, built, pinned
 
@@ -54,6 +56,13 @@ def leaves(seed: int = 0) -> list[Tensor]:
     """Two arguments."""
     numbers = torch.Generator().manual_seed(seed)
     return [torch.randn(sizes, generator=numbers, requires_grad=True) for sizes in ((5, 4), (4, 4))]
+
+
+def kept_of(again: Again, inputs: Sequence[Tensor], kept: Sequence[Tensor] = ()) -> Noted:
+    """What is noted of a call with these, whose backward keeps those."""
+    node = SimpleNamespace(save_for_backward=lambda *_: None, noted=Noted())
+    again.keep(node, inputs, kept)
+    return node.noted
 
 
 def results(made: Any) -> Sequence[Tensor]:
@@ -172,8 +181,8 @@ def test_the_operators_of_any_graph_have_its_second_derivative(names: list[str],
             x = x @ w if name in "mp" else x + w.sum(0)
         return x, (x * w.sum()).mean()
 
-    again, inputs = Again(lambda: symbolic_trace(fn)), leaves(seed)
-    noted, made = again.noted(inputs, ()), fn(*inputs)
+    again, inputs = Again(lambda: symbolic_trace(fn), Partial()), leaves(seed)
+    noted, made = kept_of(again, inputs), fn(*inputs)
     gradients = [torch.ones_like(one) for one in made]
     found = again.gradients(noted, gradients)
     expected = torch.autograd.grad(made, inputs, gradients, create_graph=True)
@@ -200,8 +209,8 @@ def doubled(x: Tensor) -> tuple[Tensor]:
 
 def of_graph(graph: GraphModule | None, x: Tensor) -> Callable[[], Any]:
     """The gradients of a call with this."""
-    again = Again(lambda: graph)
-    noted = again.noted([x], ())
+    again = Again(lambda: graph, Partial())
+    noted = kept_of(again, [x])
     return lambda: again.gradients(noted, [torch.ones(3)])
 
 
@@ -259,9 +268,9 @@ def test_the_autocast_of_the_call_is_that_of_its_operators() -> None:
     def product(x: Tensor) -> tuple[Tensor]:
         return (x @ x,)
 
-    again, ones = Again(lambda: symbolic_trace(product)), torch.full((3, 3), 0.3, dtype=torch.bfloat16)
+    again, ones = Again(lambda: symbolic_trace(product), Partial()), torch.full((3, 3), 0.3, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        noted = again.noted([x], ())
+        noted = kept_of(again, [x])
         [expected] = torch.autograd.grad(product(x), x, ones)
     (found,) = again.gradients(noted, [ones])
     assert found is not None
@@ -275,9 +284,9 @@ def test_what_the_backward_keeps_need_be_kept_by_nobody() -> None:
     def squared(x: Tensor) -> tuple[Tensor]:
         return (x * x,)
 
-    again, x = Again(lambda: symbolic_trace(squared)), torch.full((3,), 3.0, requires_grad=True)
+    again, x = Again(lambda: symbolic_trace(squared), Partial()), torch.full((3,), 3.0, requires_grad=True)
     kept = x * 1
-    noted = again.noted([kept], [torch.ones(1), kept.view(3, 1)])
+    noted = kept_of(again, [kept], [torch.ones(1), kept.view(3, 1)])
     del kept
     (found,) = again.gradients(noted, [torch.ones(3)])
     assert found is not None
@@ -319,12 +328,22 @@ def saves_nothing(x: Tensor, w: Tensor) -> Tensor:
     return x * 2 + w
 
 
+def saves_it_for_another(x: Tensor, w: Tensor) -> Tensor:
+    """Code keeps what it is given though that has no gradient itself; plain keeps its exponential."""
+    return torch.exp(x) * w
+
+
+def has_one_backward_for_two(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Operators may have to run on what it is given; plain keeps nothing."""
+    return x * 2 + w, x * 3 - w
+
+
 @pytest.mark.parametrize("whole", [False, True], ids=["between codes", "AOTAutograd's own"])
 @pytest.mark.parametrize("ever", [False, True], ids=["at first", "once one was followed"])
-@pytest.mark.parametrize("fn", [saves_it, saves_nothing])
+@pytest.mark.parametrize("fn", [saves_it, saves_nothing, saves_it_for_another, has_one_backward_for_two])
 @pytest.mark.parametrize("history", [0, 1])
 def test_what_a_result_is_added_to_goes_where_no_backward_comes(
-    fn: Callable[[Tensor, Tensor], Tensor], ever: bool, whole: bool, history: int, monkeypatch: pytest.MonkeyPatch
+    fn: Callable[[Tensor, Tensor], Any], ever: bool, whole: bool, history: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its history leads to the call from then on, which must not hold it for ever."""
     monkeypatch.setattr(tracked, "ever", ever)
@@ -333,7 +352,7 @@ def test_what_a_result_is_added_to_goes_where_no_backward_comes(
     f, w, gone = pinned(built(fn, hints=(), exact=True), "exact"), torch.zeros(4, requires_grad=True), list[Any]()
     for _ in range(3 * RECENT):
         x = torch.randn(3, 4) + (w if history else 0)
-        x += f(x, w)
+        x += results(f(x, w))[0]
         gone.append(weakref.ref(x))
         del x
     gc.collect()
@@ -344,8 +363,8 @@ def test_what_a_result_is_added_to_goes_where_no_backward_comes(
 def test_what_is_held_has_the_history_of_its_call() -> None:
     """A second derivative goes on through it, whatever was done to its name since."""
     w = torch.full((3,), 2.0, requires_grad=True)
-    again, x = Again(lambda: symbolic_trace(lambda x: (x * x * x,))), w * 3
-    noted = again.noted([x], [x.view(3, 1)])
+    again, x = Again(lambda: symbolic_trace(lambda x: (x * x * x,)), Partial()), w * 3
+    noted = kept_of(again, [x], [x.view(3, 1)])
     del x
     given = torch.ones(3, requires_grad=True)
     (found,) = again.gradients(noted, [given])

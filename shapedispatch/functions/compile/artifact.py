@@ -38,7 +38,8 @@ from ...interpreter.failures import what_fails
 from ...keys.identity import has_gpu_driver
 from ...private import find, why_off
 from ..checks.graph_check import Verdict
-from ..parts.joint import Joint, Partial
+from ..parts.joint import Joint
+from ..parts.partial import Partial
 from ..parts.plan import MadeOf, Plan
 from .autograd import undefined_passed_on
 from .code import Code, check_alignment_in_c, count_together, generated_modules_kept, tagged, without_compiler
@@ -342,7 +343,7 @@ def loaded(artifact: Artifact, code: Code) -> Run:
     """
     code.take(artifact.code)
     if artifact.plan is not None:
-        code.partial = Partial() if any(part.operators for part in artifact.parts) else None
+        code.partial = Partial()
         run = artifact.plan.joined([_loaded_part(part, artifact.tag, code) for part in artifact.parts])
     else:
         run = _loaded_whole(artifact, code)
@@ -360,7 +361,7 @@ def _loaded_whole(artifact: Artifact, code: Code) -> Run:
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
     passed_on = undefined_passed_on(
-        lambda: entry.compiled_bw is not None, lambda: code.graph if code.computes else None
+        lambda: entry.compiled_bw is not None, lambda: code.graph if code.computes else None, code
     )
     with (
         generated_modules_kept(code),
@@ -386,7 +387,7 @@ def _loaded_whole(artifact: Artifact, code: Code) -> Run:
 
 def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
     """As `loaded`, of a part of other code, which has its modules."""
-    code = Code()
+    code = Code(partial=whole.partial)
     code.take(part.code)
     try:
         run = _loaded_whole(replace(part, tag=tag), code)

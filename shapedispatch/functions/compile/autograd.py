@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...backward import without_history
-
 if TYPE_CHECKING:
     from ..parts.again import Again
+    from .code import Code
 
 __all__ = [
     "allow_determinism",
@@ -108,14 +107,14 @@ def allow_determinism() -> None:
 
 @contextlib.contextmanager
 def undefined_passed_on(
-    has_backward: Callable[[], bool], graph: Callable[[], torch.fx.GraphModule | None]
+    has_backward: Callable[[], bool], graph: Callable[[], torch.fx.GraphModule | None], code: Code
 ) -> Iterator[None]:
     """Have the functions of autograd that are made inside, in this thread, pass on that there is no gradient.
 
     What comes after a result may have none for it (a hook of a module, a checkpoint). Plain's nodes pass that on, and
     AOTAutograd's would take zeros for it: what leads to no loss would have a gradient, and that of a root at zero be no
     number. Each of ours takes one gradient. Raises CannotPassOn where one with a backward was not seen being made.
-    ``graph`` gives the operators behind them, if they may be run where the code has no backward (`Again`).
+    ``graph`` gives the operators behind them, if they may be run where the ``code`` has no backward (`Again`).
     """
     maker: Any = torch.autograd.Function
     before, thread, seen = vars(maker).get(_MAKING), threading.get_ident(), list[type]()
@@ -123,9 +122,11 @@ def undefined_passed_on(
     def made(cls: Any, /, **kwargs: Any) -> None:
         super(maker, cls).__init_subclass__(**kwargs)
         if threading.get_ident() == thread and "compiled_fw" in vars(cls):
-            from ..parts.again import Again  # a process without a backward saves what that reads
+            from ..parts.again import Again  # a process without a backward saves what these read
+            from ..parts.partial import Partial
 
-            cls.again = again = Again(graph)
+            code.partial = code.partial or Partial()
+            cls.again = again = Again(graph, code.partial)
             cls.forward, cls.backward = map(staticmethod, _passing_on(cls.forward, cls.backward, again))
             seen.append(cls)
 
@@ -160,8 +161,7 @@ def _passing_on(
     def forward_without_zeros(ctx: Any, *inputs: Any) -> Any:
         made = forward(ctx, *inputs)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*(kept := without_history(ctx.to_save or ())))
-        ctx.noted = again.noted(inputs, kept)
+        again.keep(ctx, inputs, ctx.to_save or ())
         return made
 
     def backward_or_none(ctx: Any, *given: Any) -> Any:
@@ -169,8 +169,10 @@ def _passing_on(
         if all(one is None for one in gradients):
             return (None,) * len(ctx.needs_input_grad)
         if again.is_tracked():
-            ctx.saved_tensors  # noqa: B018 - raises what autograd says of a second backward
+            again.saved(ctx)
             return tuple(again.gradients(ctx.noted, gradients))
+        if ctx.noted is not None and ctx.noted.is_written():
+            again.saved(ctx)
         ctx.noted = again.left(ctx.noted)  # the rest goes with what the code lets go of
         return backward(ctx, *given)
 

@@ -17,7 +17,7 @@ import torch
 import torch.compiler.config
 
 if TYPE_CHECKING:
-    from ..parts.joint import Partial
+    from ..parts.partial import Partial
     from ..parts.plan import MadeOf, Plan
 
 with warnings.catch_warnings():
@@ -94,7 +94,12 @@ class Code:
     pieces: Pieces | None = None
     """What it was compiled in, in its place, where there is a record of each."""
     partial: Partial | None = None
-    """Whether a backward has begun that its results have no code for; None where there is none."""
+    """What backwards have shown that its own cannot do; None where it has none."""
+
+    @property
+    def plain_ran(self) -> Any:
+        """See `Candidate.plain_ran`."""
+        return None if self.partial is None else self.partial.plain_ran
 
     def note(self, gm: torch.fx.GraphModule, numbers: Collection[torch.dtype]) -> None:
         """Be of this graph, too, a forward or a backward, in which numbers that are inputs become these dtypes."""

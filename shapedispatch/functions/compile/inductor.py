@@ -166,14 +166,15 @@ def _compiled_in_parts(
 def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Run, Sequence[str]]:
     """Raises `Whole` where the results of a part cannot have one backward."""
     from ..parts.cut import Whole
-    from ..parts.joint import FRAMES, Joint, Partial, why_not_joint
+    from ..parts.joint import FRAMES, Joint, why_not_joint
+    from ..parts.partial import Partial
 
     codes, runs, types, several = list[Code](), list[Run](), ["is_input"] * inputs, any(found.made_of)
     partial, graphs = Partial(), [operations_of(part) for part in found.parts]
     if several and (why := why_not_joint(any(one is not None and any(one.results) for one in found.made_of))):
         raise Whole(why)
     for part, examples, graph, made_of in zip(found.parts, found.inputs, graphs, found.made_of, strict=True):
-        codes.append(Code(graph=graph))
+        codes.append(Code(graph=graph, partial=partial))
         run = _compiled(part, examples, patches, codes[-1], trust=False, several=made_of is not None)
         types += output_types()
         say_nothing_donated()
@@ -183,7 +184,7 @@ def _parts_of(found: Cut, inputs: int, patches: Options, code: Code) -> tuple[Ru
     for frame in FRAMES:
         pass_over(frame.__code__)
     code.gather(codes, found.plan)
-    code.partial = partial if several else None
+    code.partial = partial
     if all(one.record is not None for one in codes):
         code.pieces = Pieces(tuple(codes), found.inputs, found.plan, tuple(graphs), found.made_of)
     return found.plan.joined(runs), [types[number] for number in found.plan.results]
@@ -233,7 +234,7 @@ def _compiled_once(
         return compiled
 
     how = {"config_patches": dict(patches), "decompositions": decompositions(patches)}
-    with undefined_passed_on(lambda: "backward" in parts, code.operators):
+    with undefined_passed_on(lambda: "backward" in parts, code.operators, code):
         run: Any = _compile_fx().compile_fx(traced, examples, inner_compile=inner, **how)
     if trusted and _OPERATORS_RESULT.search(code.sources[0]):
         return _compiled_once(traced, examples, patches, code, False, several)

@@ -9,9 +9,9 @@ backward raises.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -23,35 +23,84 @@ from ...hit.call import NO_SECOND
 from ...keys.autocast import any_autocast, autocast, casting
 from .ends import alias_of
 
-__all__ = ["RECENT", "Again"]
+if TYPE_CHECKING:
+    from .partial import Partial
 
-Noted = Sequence[Any]
-"""What a call was given: numbers, and of each tensor a weak reference, or itself, with its count of writes."""
+__all__ = ["RECENT", "Again", "Noted", "Recent", "saved_for"]
+
 RECENT = 8
 """So many calls later it is seen what was written since. Where a result was added to what it is made of (``x += f(x)``)
 that leads to the call, which holds it: where no backward comes, nobody else would ever let go of the two."""
+
+
+KEPT_FOR_IT = (
+    "A build of shapedispatch's keeps what it was given for this backward, where plain may have kept a result. From the"
+    " next call on, plain runs such calls. Write `x = x + f(x)` in place of `x += f(x)` for builds to run them."
+)
+
+
+class Noted(list[Any]):
+    """What a call was given: numbers, and of each tensor a weak reference, or itself, with its count of writes."""
+
+    __slots__ = ("__weakref__",)
+
+    def let_go(self) -> None:
+        """Hold nothing any more that was written since: no backward takes it, and its history may lead to the call."""
+        for i, one in enumerate(self):
+            if type(one) is tuple and isinstance(one[0], Tensor) and one[0]._version != one[1]:
+                self[i] = ref(one[0]), one[1]
+
+    def is_written(self) -> bool:
+        """Whether something that it was given was written since."""
+        held = ((one[0]() if isinstance(one[0], ref) else one[0], one[1]) for one in self if type(one) is tuple)
+        return any(tensor is not None and tensor._version != version for tensor, version in held)
+
+    def inputs(self) -> list[Any]:
+        """What it was given, with its history; raises where that is there no more."""
+        return [_as_it_was(*one) if isinstance(one, tuple) else one for one in self]
+
+
+class Recent:
+    """The calls of late, each of which lets go of what was written since."""
+
+    def __init__(self) -> None:
+        self._calls: deque[ref[Noted]] = deque(maxlen=RECENT)
+
+    def noted(self, inputs: Sequence[Any], held: Container[int]) -> Noted:
+        """What a call is given that runs now, of which these places are held."""
+        noted = Noted([
+            (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
+            for i, one in enumerate(inputs)
+        ])  # fmt: skip
+        before = self._calls[0]() if len(self._calls) == RECENT else None
+        self._calls.append(ref(noted))
+        if before is not None:
+            before.let_go()
+        return noted
 
 
 @dataclass(frozen=True, slots=True)
 class First:
     """What is the same at each run of the code, as the first one shows it.
 
-    ``held`` are the places of the inputs whose memory its backward keeps. ``casts``, ``device`` and ``dtype`` are the
-    calls' autocast and default ones, which are in the keys of all of them.
+    ``held`` are the places of the inputs whose memory its backward keeps, and ``given`` those of what it keeps there.
+    ``casts``, ``device`` and ``dtype`` are the calls' autocast and default ones, which are in the keys of all of them.
     """
 
     held: frozenset[int]
+    given: tuple[int, ...]
     casts: Any
     device: torch.device
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, inputs: Sequence[Any], kept: Sequence[Any]) -> First:
+    def of(cls, inputs: Sequence[Any], kept: Sequence[Tensor]) -> First:
         """Of a call that runs now, for whose backward these are kept."""
-        memory = {storage_of(one) for one in kept if isinstance(one, Tensor)}
-        tensors = {i: one for i, one in enumerate(inputs) if isinstance(one, Tensor)}
+        memory = [storage_of(one) for one in kept]
+        of = {i: storage_of(one) for i, one in enumerate(inputs) if isinstance(one, Tensor)}
         return cls(
-            frozenset(i for i, one in tensors.items() if storage_of(one) in memory),
+            frozenset(i for i, one in of.items() if one in memory),
+            tuple(i for i, one in enumerate(memory) if one in of.values()),
             any_autocast() and autocast(),
             torch.get_default_device(),
             torch.get_default_dtype(),
@@ -61,52 +110,52 @@ class First:
 class Again:
     """What gives the backward of one piece of compiled code, whose ``graph`` calls the operators that plain calls.
 
-    There may be no graph, or not such a one: then there is no backward but the code's.
+    There may be no graph, or not such a one: then there is no backward but the code's. ``partial`` is told where that
+    needs what was written since.
     """
 
-    def __init__(self, graph: Callable[[], GraphModule | None]) -> None:
-        self.graph = graph
+    def __init__(self, graph: Callable[[], GraphModule | None], partial: Partial) -> None:
+        self.graph, self.partial = graph, partial
         self.first: First | None = None
-        self._recent: deque[ref[_Noted]] = deque(maxlen=RECENT)
+        self.recent = Recent()
 
     @property
     def frames(self) -> Sequence[Any]:
         """What Dynamo is not to follow."""
         own = (
-            Again.noted,
+            Again.keep,
+            Again.saved,
             Again.is_tracked,
             Again.left,
             Again.gradients,
             First.of,
-            _Noted.let_go,
+            saved_for,
             _as_it_was,
             _gradients,
         )
-        return (*own, Tracked.now, in_transform, alias_of, without_history)
+        calls = (Noted.let_go, Noted.is_written, Noted.inputs, Recent.noted)
+        return (*own, *calls, Tracked.now, in_transform, alias_of, without_history)
 
-    def noted(self, inputs: Sequence[Any], kept: Sequence[Any]) -> Noted:
-        """What there is to know of a call that runs now, for whose backward these are kept.
+    def keep(self, node: Any, inputs: Sequence[Any], kept: Sequence[Tensor]) -> None:
+        """Have a node keep these for its backward, and what there is to know of the call that runs now.
 
         An input is held where that takes no more memory, or such backwards have been.
         """
         first = self.first
         if first is None:
             first = self.first = First.of(inputs, kept)
-        held = range(len(inputs)) if tracked.ever else first.held
-        noted = _Noted([
-            (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
-            for i, one in enumerate(inputs)
-        ])  # fmt: skip
-        before = self._recent[0]() if len(self._recent) == RECENT else None
-        self._recent.append(ref(noted))
-        if before is not None:
-            before.let_go()
-        return noted
+            self.partial.shown(kept[place] for place in first.given)
+        node.save_for_backward(*without_history(kept, first.given))
+        node.noted = self.recent.noted(inputs, range(len(inputs)) if tracked.ever else first.held)
 
     @staticmethod
     def is_tracked() -> bool:
         """Whether the backward that runs is: then `gradients` gives what it gives."""
         return tracked.now()
+
+    def saved(self, node: Any) -> Sequence[Tensor]:
+        """See `saved_for`."""
+        return saved_for(node, node.noted, self.partial)
 
     @staticmethod
     def left(noted: Noted) -> Noted | None:
@@ -120,7 +169,7 @@ class Again:
             raise RuntimeError(f"{NO_SECOND} It draws random numbers, or its operators are not known.")
         if torch.get_default_dtype() != first.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"{NO_SECOND} The default dtype was {first.dtype} at the call.")
-        inputs = [_as_it_was(*one) if isinstance(one, tuple) else one for one in noted]
+        inputs = noted.inputs()
         tracked_now = torch.is_grad_enabled()
         with torch.enable_grad(), casting(first.casts), first.device:
             leaves = [*map(alias_of, inputs)]
@@ -134,16 +183,16 @@ class Again:
         return [of.get(place) for place in range(len(leaves))]
 
 
-class _Noted(list[Any]):
-    """See `Noted`."""
-
-    __slots__ = ("__weakref__",)
-
-    def let_go(self) -> None:
-        """Hold nothing any more that was written since: no backward takes it, and its history may lead to the call."""
-        for i, one in enumerate(self):
-            if type(one) is tuple and isinstance(one[0], Tensor) and one[0]._version != one[1]:
-                self[i] = ref(one[0]), one[1]
+def saved_for(node: Any, noted: Noted | None, partial: Partial) -> Sequence[Tensor]:
+    """What a node has saved; raises what autograd says of a second backward, and of what was written since."""
+    try:
+        saved: Sequence[Tensor] = node.saved_tensors
+    except RuntimeError as error:
+        if noted is not None and noted.is_written():
+            partial.written = True
+            error.add_note(KEPT_FOR_IT)
+        raise
+    return saved
 
 
 def _as_it_was(held: Any, version: int) -> Tensor:

@@ -20,24 +20,35 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...backward import BEGUN, SEEN, at_its_end, is_blind, is_for_leaves, keeps_graph, running, storage_of, tracked
+from ...backward import (
+    BEGUN,
+    SEEN,
+    at_its_end,
+    is_blind,
+    is_for_leaves,
+    keeps_graph,
+    running,
+    storage_of,
+    tracked,
+    without_history,
+)
 from ...keys.autocast import casting
-from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...private import find
+from .again import Noted, Recent, saved_for
 from .apart import Apart
 from .ends import alias_of
 from .form import Form
+from .partial import Partial
 from .plan import MadeOf
 
-__all__ = ["FRAMES", "Joint", "Partial", "why_not_joint"]
+__all__ = ["FRAMES", "Joint", "why_not_joint"]
 
 Run = Callable[..., Any]
 
@@ -52,32 +63,6 @@ def why_not_joint(inner: bool = False) -> str:
     return "this release of torch does not tell of hooks on a result" if inner and not _hooks_are_noticed() else ""
 
 
-@dataclass(slots=True, eq=False)
-class Partial:
-    """Whether a backward asked for what a build's code gives nobody: a guard of the build, whose calls get another.
-
-    It may have SEEN what comes back to a result that others are made of, or BEGUN at some results alone: then not even
-    those are to have one backward that are made of the same. What is read in another thread only rises.
-    """
-
-    seen: int = 0
-
-    def failed(self) -> str | None:
-        """See `Guard`."""
-        return (
-            "a backward asked for what its code gives nobody: that of some of its results alone" if self.seen else None
-        )
-
-    def check(self) -> bool:
-        """See `Guard`: a checkpoint that is called again runs what it ran at first."""
-        return not self.seen or _is_called_again()
-
-
-def _is_called_again() -> bool:
-    hooks = saved_tensor_hooks(True)
-    return hooks is not None and (checkpoint_of(hooks) or (None, False))[1]
-
-
 class Joint:
     """Compiled code as autograd sees it: ``operations`` gives the graph of the operators that plain calls.
 
@@ -87,6 +72,7 @@ class Joint:
     def __init__(self, code: Run, operations: Callable[[], GraphModule], made_of: MadeOf, partial: Partial) -> None:
         self.code, self.operations, self.made_of, self.partial = code, operations, made_of, partial
         self.form: Form | None = None
+        self.recent = Recent()
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         """What the code makes of these, with a node of autograd behind each that has a gradient."""
@@ -98,6 +84,7 @@ class Joint:
             form = self.form = Form.of(made, inputs, self.made_of)
         if not form.known:  # nothing has a gradient, or this release of torch puts the code's node in another place
             return self.operations().forward(*inputs)  # type: ignore[no-any-return]  # a sequence, as this is
+        self.partial.keeps = True
         call = _Call(self, form, made, inputs)
         edges = [one for one, depends in zip(inputs, self.made_of.inputs, strict=True) if depends]
         for number, place in enumerate(form.places):
@@ -129,10 +116,10 @@ class _Call:
     """What one run of the code has left for its backward, until that has taken it.
 
     ``view`` is the node of a view of a result: it owns the code's node, whose own object in Python does not. ``kept``
-    is a tensor whose node has saved the inputs, and ``memory`` is what they were in. ``nodes`` are those of the
-    results, which hold this, and ``begun`` what there is of each backward that waits for more. ``inner`` are the
-    results that others are made of, with what zeros for them look like, and ``hooked`` whether anybody has put a hook
-    on one.
+    is a tensor whose node has saved the inputs, and ``memory`` is what they were in; ``noted`` has their history, where
+    hooks on what is saved do not. ``nodes`` are those of the results, which hold this, and ``begun`` what there is of
+    each backward that waits for more. ``inner`` are the results that others are made of, with what zeros for them look
+    like, and ``hooked`` whether anybody has put a hook on one.
     """
 
     def __init__(self, joint: Joint, form: Form, made: Sequence[Any], inputs: Sequence[Any]) -> None:
@@ -140,8 +127,13 @@ class _Call:
         self.joint, self.form = joint, form
         self.numbers: list[Any] = [None if isinstance(one, Tensor) else one for one in inputs]
         self.view: Any = first.view_as(first).grad_fn
+        self.memory: list[int] = []
+        self.noted: Noted | None = None
+        if saved_tensor_hooks(True) is None:
+            places = range(len(given))
+            self.memory, self.noted = [*map(storage_of, given)], joint.recent.noted(given, places)
+            given = without_history(given, places)
         self.kept: Any = Kept.apply(*given)
-        self.memory: list[int] = [] if saved_tensor_hooks(True) else [*map(storage_of, given)]
         self.nodes: list[weakref.ref[Any]] = []
         self.inner: dict[int, tuple[weakref.ref[Tensor], Callable[[], Tensor]]] = {}
         self.probe: tuple[Any, ...] = _probe() if form.inner else ()
@@ -218,7 +210,7 @@ class _Call:
         }
         found: Sequence[Tensor | None] = node.apply(*[of.get(place) for place in range(self.form.results)])
         if not keeps_graph():
-            self.view = self.kept = None
+            self.view = self.kept = self.noted = None
         return found
 
     def _of(self, apart: Apart, number: int, gradient: Tensor) -> Sequence[Tensor | None]:
@@ -254,12 +246,13 @@ class _Call:
 
     def _inputs(self) -> list[Any]:
         """What the code was given; raises where that is there no more, as autograd says it."""
-        saved = self.kept.grad_fn.saved_tensors
+        saved = saved_for(self.kept.grad_fn, self.noted, self.joint.partial)
+        given = saved if self.noted is None else self.noted.inputs()
         if torch.get_default_dtype() != self.form.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"this backward needs the default dtype of its forward, {self.form.dtype}")
-        if self.memory and self.memory != [*map(storage_of, saved)]:
+        if self.memory and self.memory != [*map(storage_of, given)]:
             raise RuntimeError("a tensor that this backward needs has got other memory since its forward (`.data`)")
-        tensors = iter(saved)
+        tensors = iter(given)
         return [next(tensors) if one is None else one for one in self.numbers]
 
 
