@@ -59,8 +59,8 @@ class Candidate:
     """The binary digits of its coarsest arithmetic, where that is known: its numbers are no finer."""
     missed: Callable[[], int] | None = None
     """Of a CUDA graph: how many calls were no replay of it. Such a call says nothing of what it costs."""
-    plain_ran: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
-    """Told with what plain has run a call, where a backward of this one may need what the program has written then."""
+    plain_ran: Callable[[Call, Any], None] | None = None
+    """Told a call that plain has run, and its answer, where a backward of this one may need what is written then."""
     records: str | None = None
     """Of a CUDA graph: the variant whose code it is of, which runs until there is a recording."""
     vouched: bool = False

@@ -350,7 +350,7 @@ class Learning(Sampling):
                 return answer
             if before is not None:
                 follow(answer, before, figures, self.sampler, self.paused)
-                self._ran_by(candidate, args, kwargs)
+                self._ran_by(candidate, args, kwargs, answer)
             self.contest.sampled(figures, self.sampler.took_us(figures) + figures.backward_us())
             self.contest.looked(max(0.0, self._since_us(began_ns) - self.sampler.ran_us))
         self._end()

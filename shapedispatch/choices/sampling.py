@@ -56,11 +56,11 @@ class Sampling:
             self._raised(one, error)
         return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
 
-    def _ran_by(self, one: Candidate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Say with what plain did, to those whose backward may need what the program writes then."""
+    def _ran_by(self, one: Candidate, args: tuple[Any, ...], kwargs: Mapping[str, Any], answer: Any) -> None:
+        """Say what plain has run, to those whose backward may need what the program writes then."""
         told = (other.plain_ran for other in self.offer.candidates if one.name == "plain")
         for tell in dict.fromkeys(tell for tell in told if tell is not None):
-            tell(args, kwargs)
+            tell((args, kwargs), answer)
 
     def _raised(self, one: Candidate, error: Exception) -> None:
         """Keep why plain answers for this one."""

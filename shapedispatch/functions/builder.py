@@ -245,13 +245,13 @@ def _apart(call: BuildRequest, memory: Table) -> Mapping[str, Any]:
 
 
 WRITTEN_LATER = (
-    "the program writes an argument between a call and its backward (`x += f(x)`): that of a build may need it, where"
-    " plain's has kept a result; write `x = x + f(x)`"
+    "the program writes an argument, or a result, between a call and its backward (`x += f(x)`): that of a build may"
+    " need it, where plain's keeps something else; write `x = x + f(x)`"
 )
 
 
 def is_written_later(call: BuildRequest, memory: Table) -> bool:
-    """Whether an argument of such calls is written before their backward."""
+    """Whether what such calls are given, or make, is written before their backward."""
     known = memory.facts.partial
     return bool(known) and bool(known.get((call.rank_signature(), WRITTEN)))
 

@@ -334,7 +334,7 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
             ctx.set_materialize_grads(False)  # what has none is for the function's own backward, which passes that on
             made = forward(list(inputs))
-            again.keep(ctx, inputs, made[kept])
+            again.keep(ctx, inputs, made[kept], made[:results])
             ctx.symints, ctx.opaque_objects = made[numbers], ()
             return tuple(made[:results])
 

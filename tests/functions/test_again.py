@@ -61,7 +61,7 @@ def leaves(seed: int = 0) -> list[Tensor]:
 def kept_of(again: Again, inputs: Sequence[Tensor], kept: Sequence[Tensor] = ()) -> Noted:
     """What is noted of a call with these, whose backward keeps those."""
     node = SimpleNamespace(save_for_backward=lambda *_: None, noted=Noted())
-    again.keep(node, inputs, kept)
+    again.keep(node, inputs, kept, ())
     return node.noted
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from shapedispatch import shapedispatch
-from shapedispatch.backward import WRITTEN
+from shapedispatch.backward import WRITTEN, storage_of
 from shapedispatch.functions.builder import WRITTEN_LATER
 from shapedispatch.functions.parts.again import KEPT_FOR_IT, RECENT, Noted, saved_for
 from shapedispatch.functions.parts.partial import Partial
-from tests.helpers import built, pinned
+from tests.helpers import assert_same, built, pinned
 
 
 def gate(x: Tensor, w: Tensor) -> Tensor:
@@ -39,6 +39,22 @@ def weight() -> Tensor:
     return torch.linspace(-1, 1, 8).requires_grad_()
 
 
+def sums(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Plain keeps the exponential, and code the sum, which is a result."""
+    total = x + w
+    return total, torch.exp(total) * w
+
+
+def add(fn: Callable[..., Any], x: Tensor, made: Any) -> Tensor:
+    """What a step goes on with: the argument of a call, or its first result, written."""
+    if fn is sums:
+        total, other = made
+        total += other
+        return total  # type: ignore[no-any-return]  # a tensor
+    x += made[0] if fn is pair else made
+    return x
+
+
 def online(fn: Callable[..., Any]) -> Any:
     """As a program decorates it."""
     dispatcher: Any = shapedispatch(fn, hints=(), exact=True, store=False)
@@ -46,19 +62,17 @@ def online(fn: Callable[..., Any]) -> Any:
     return dispatcher
 
 
-@pytest.mark.parametrize("fn", [gate, pair])
-def test_a_program_that_adds_to_its_argument_runs_as_without(fn: Callable[..., Any]) -> None:
-    """Its step is plain's, at the first call and when builds would have come to run."""
+@pytest.mark.parametrize("fn", [gate, pair, sums])
+def test_a_program_that_adds_to_what_a_call_has_runs_as_without(fn: Callable[..., Any]) -> None:
+    """To an argument or a result: its step is plain's, at the first call and when builds would have come to run."""
     f, found = online(fn), []
     for call in (fn, f):
         w = weight()
         for seed in range(20):
             x = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)) * w
-            made = call(x, w)
-            x += made[0] if fn is pair else made
-            x.sum().backward()
+            add(fn, x, call(x, w)).sum().backward()
         found.append(w.grad)
-    assert torch.equal(*found)
+    assert_same(*found)
     x, w = torch.ones(4, 8) * weight(), weight()
     f(x, w)
     assert (f.explain(x, w).variant, WRITTEN_LATER in str(f.explain(x, w))) == ("plain", True)
@@ -72,21 +86,19 @@ def test_a_build_that_keeps_nothing_runs_all_the_same() -> None:
         x += f(x, w)
         x.sum().backward()
     [build] = f.core.table.builds()
-    build.code.partial.written = True
+    build.code.partial.given.written = True
     f(x := torch.ones(4, 8) * w, w)
     assert f.explain(x, w).variant == "exact"
 
 
-@pytest.mark.parametrize("fn", [gate, pair])
+@pytest.mark.parametrize("fn", [gate, pair, sums])
 def test_a_backward_that_raises_for_it_is_the_last(fn: Callable[..., Any]) -> None:
     """Where no call of plain's has shown it: autograd's error says what to write, and plain runs from then on."""
     f, w = pinned(built(fn, hints=(), exact=True), "exact"), weight()
 
     def step() -> None:
         x = torch.ones(4, 8) * w
-        made = f(x, w)
-        x += made[0] if fn is pair else made
-        x.sum().backward()
+        add(fn, x, f(x, w)).sum().backward()
 
     with pytest.raises(RuntimeError, match="inplace") as error:
         step()
@@ -102,7 +114,7 @@ def test_a_second_backward_says_nothing_of_writes() -> None:
     with pytest.raises(RuntimeError, match="second time") as error:
         loss.backward()
     assert not hasattr(error.value, "__notes__")
-    assert not any(build.code.partial.written for build in f.core.table.builds())
+    assert not any(build.code.partial.raised for build in f.core.table.builds())
 
 
 # by itself
@@ -111,7 +123,7 @@ def test_a_second_backward_says_nothing_of_writes() -> None:
 def after(write: Callable[[Tensor], Any], x: Tensor, hits: int = 1) -> Partial:
     """What is known when plain has run a call with this, which is written and then hit."""
     partial = Partial()
-    partial.plain_ran((x,), {})
+    partial.plain_ran(((x,), {}), None)
     for _ in range(hits - 1):
         partial.check()
     write(x)
@@ -134,12 +146,22 @@ def test_a_parameter_or_a_buffer_that_is_written_is_not() -> None:
     assert after(lambda x: x.copy_(torch.zeros(8)), torch.ones(4, 8)).check()
 
 
+def test_a_result_that_is_written_is_told() -> None:
+    """As an argument is."""
+    partial, made = Partial(), torch.ones(4, 8) * weight()
+    partial.plain_ran(((), {}), (made, 3))
+    assert partial.check()
+    made += 1
+    assert not partial.check()
+    assert (partial.made.written, partial.given.written) == (True, False)
+
+
 def test_what_is_asked_for_holds_no_memory() -> None:
     """A step of learning takes no more than another."""
     x = torch.ones(4, 8) * weight()
     partial, gone = Partial(), weakref.ref(x.untyped_storage())
-    partial.plain_ran((x,), {})
-    assert all(count.untyped_storage().nbytes() == 0 for count, _ in partial._given)
+    partial.plain_ran(((x,), {}), None)
+    assert all(count.untyped_storage().nbytes() == 0 for count, _ in partial.given.watched)
     assert gone() is not None
     del x
     assert gone() is None
@@ -156,19 +178,31 @@ def test_another_kind_of_tensor_is_no_matter() -> None:
     """Nor one of inference mode, which counts no writes."""
     with torch.inference_mode():
         x = torch.ones(4)
-    partial = Partial()
-    partial.plain_ran((x, torch.nn.Parameter(torch.ones(3))), {})
-    assert (partial._given, partial.check()) == ((), True)
+    partial, sparse = Partial(), torch.ones(4, 4).to_sparse().requires_grad_() * 2
+    partial.plain_ran((x, sparse), torch.nn.Parameter(torch.ones(3)))
+    assert (partial.given.watched, partial.made.watched, partial.check()) == ((), (), True)
 
 
 def test_a_part_that_keeps_an_argument_counts_for_all() -> None:
     """Of code in several parts with one backward each; leaves alone are no matter."""
-    partial, given = Partial(written=True), torch.ones(3)
-    assert not partial.check()
-    partial.shown([weight()])
+    partial, given = Partial(), torch.ones(3)
+    partial.given.written = True
+    assert not partial.check()  # as long as nobody knows
+    partial.shown([weight()], [0], [])
     assert partial.check()
-    partial.shown([given])
-    partial.shown([])
+    partial.shown([given], [0], [])
+    partial.shown([], [], [])
+    assert not partial.check()
+
+
+def test_what_another_part_has_made_is_a_result_and_no_argument() -> None:
+    """A part keeps what it was given: who writes arguments does not write that."""
+    partial, between = Partial(), torch.ones(3)
+    partial.shown([], [], [storage_of(between)])
+    partial.shown([between], [0], [])
+    partial.given.written = True
+    assert partial.check()
+    partial.made.written = True
     assert not partial.check()
 
 
@@ -183,4 +217,4 @@ def test_what_raises_for_another_reason_is_no_write() -> None:
     x, partial = torch.ones(3), Partial()
     with pytest.raises(RuntimeError, match="disk"):
         saved_for(Node(), Noted([(x, x._version), 2]), partial)
-    assert not partial.written
+    assert not partial.raised

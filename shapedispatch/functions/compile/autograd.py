@@ -161,7 +161,7 @@ def _passing_on(
     def forward_without_zeros(ctx: Any, *inputs: Any) -> Any:
         made = forward(ctx, *inputs)
         ctx.set_materialize_grads(False)
-        again.keep(ctx, inputs, ctx.to_save or ())
+        again.keep(ctx, inputs, ctx.to_save or (), made)
         return made
 
     def backward_or_none(ctx: Any, *given: Any) -> Any:

@@ -34,8 +34,8 @@ that leads to the call, which holds it: where no backward comes, nobody else wou
 
 
 KEPT_FOR_IT = (
-    "A build of shapedispatch's keeps what it was given for this backward, where plain may have kept a result. From the"
-    " next call on, plain runs such calls. Write `x = x + f(x)` in place of `x += f(x)` for builds to run them."
+    "A build of shapedispatch's keeps what it was given, or has made, for this backward, where plain may keep something"
+    " else. From the next call on, plain runs such calls. For builds to run, write `x = x + f(x)`, and not `x += f(x)`."
 )
 
 
@@ -136,7 +136,7 @@ class Again:
         calls = (Noted.let_go, Noted.is_written, Noted.inputs, Recent.noted)
         return (*own, *calls, Tracked.now, in_transform, alias_of, without_history)
 
-    def keep(self, node: Any, inputs: Sequence[Any], kept: Sequence[Tensor]) -> None:
+    def keep(self, node: Any, inputs: Sequence[Any], kept: Sequence[Tensor], results: Sequence[Any]) -> None:
         """Have a node keep these for its backward, and what there is to know of the call that runs now.
 
         An input is held where that takes no more memory, or such backwards have been.
@@ -144,7 +144,7 @@ class Again:
         first = self.first
         if first is None:
             first = self.first = First.of(inputs, kept)
-            self.partial.shown(kept[place] for place in first.given)
+            self.partial.shown(kept, first.given, [storage_of(one) for one in results if isinstance(one, Tensor)])
         node.save_for_backward(*without_history(kept, first.given))
         node.noted = self.recent.noted(inputs, range(len(inputs)) if tracked.ever else first.held)
 
@@ -188,8 +188,8 @@ def saved_for(node: Any, noted: Noted | None, partial: Partial) -> Sequence[Tens
     try:
         saved: Sequence[Tensor] = node.saved_tensors
     except RuntimeError as error:
-        if noted is not None and noted.is_written():
-            partial.written = True
+        if noted is not None and "inplace" in str(error):  # else it is a second one, or hooks of the user's raise
+            partial.raised = True
             error.add_note(KEPT_FOR_IT)
         raise
     return saved

@@ -84,7 +84,7 @@ class Joint:
             form = self.form = Form.of(made, inputs, self.made_of)
         if not form.known:  # nothing has a gradient, or this release of torch puts the code's node in another place
             return self.operations().forward(*inputs)  # type: ignore[no-any-return]  # a sequence, as this is
-        self.partial.keeps = True
+        self.partial.given.kept = True
         call = _Call(self, form, made, inputs)
         edges = [one for one, depends in zip(inputs, self.made_of.inputs, strict=True) if depends]
         for number, place in enumerate(form.places):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
-from torch import Tensor
+from torch import Tensor, strided
 
-from ...backward import WRITTEN
+from ...backward import WRITTEN, storage_of
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...keys.tree import tensors
@@ -19,22 +19,57 @@ __all__ = ["Partial"]
 
 
 @dataclass(slots=True, eq=False)
+class _Kind:
+    """Tensors that calls were given, or have made: whether a program writes them, and a build's backward needs them."""
+
+    written: bool = False
+    kept: bool | None = None
+    """Whether the backward needs any that may be written; None before the first run."""
+    watched: tuple[tuple[Any, int], ...] = ()
+    """What stands for those of a call that plain has run, with their counts of writes."""
+
+    def is_lost(self) -> bool:
+        """Whether a backward would raise."""
+        return self.written and self.kept is not False
+
+    def shown(self, kept: Iterable[Tensor]) -> None:
+        """These are kept by a part of the code; a leaf with a gradient is not written."""
+        self.kept = bool(self.kept) or not all(one.requires_grad and one.is_leaf for one in kept)
+
+    def watch(self, found: Iterable[Tensor]) -> None:
+        """See what becomes of these."""
+        usual = [one for one in found if type(one) is Tensor and one.layout is strided and not one.is_inference()]
+        self.watched = tuple((_count_of(one), one._version) for one in usual if not (one.requires_grad and one.is_leaf))
+
+    def ask(self, over: bool) -> None:
+        """Whether one was written since that has a history: a backward that goes through it is yet to come."""
+        for count, version in self.watched:
+            one = count() if isinstance(count, ref) else count
+            if one is not None and one._version != version and (one is count or one.grad_fn is not None):
+                self.written = True
+        if over:
+            self.watched = ()
+
+
+@dataclass(slots=True, eq=False)
 class Partial:
     """Whether a backward asked for what a build's code gives nobody: a guard of the build, whose calls get another.
 
     It may have SEEN what comes back to a result that others are made of, or BEGUN at some results alone: then not even
-    those are to have one backward that are made of the same. Or something that a call was given is WRITTEN before its
-    backward, which may need it where plain's has kept a result. What is read in another thread only rises.
+    those are to have one backward that are made of the same. Or something that a call was given, or has made, is
+    WRITTEN before its backward, which may need it where plain's has kept something else. What is read in another thread
+    only rises.
     """
 
     seen: int = 0
-    written: bool = False
-    keeps: bool | None = None
-    """Whether its backward needs anything that a call was given and may write; None before its first run."""
-    _given: tuple[tuple[Any, int], ...] = ()
-    """What stands for the arguments of a call that plain has run, with their counts of writes."""
+    raised: bool = False
+    """Whether a backward has raised for what was written."""
+    given: _Kind = field(default_factory=_Kind)
+    made: _Kind = field(default_factory=_Kind)
+    _memory: set[int] = field(default_factory=set)
+    """What its parts have made in the first run: one may be given what another has made."""
     _left: int = 0
-    """How many hits yet they are asked for."""
+    """How many hits yet it is asked what was written."""
 
     def known(self) -> Iterator[int]:
         """What has been asked for, of SEEN, BEGUN and WRITTEN."""
@@ -46,7 +81,7 @@ class Partial:
     def failed(self) -> str | None:
         """See `Guard`."""
         if self._is_lost():
-            return "an argument is written between a call and its backward"
+            return "what it was given, or has made, is written between a call and its backward"
         return (
             "a backward asked for what its code gives nobody: that of some of its results alone" if self.seen else None
         )
@@ -57,28 +92,25 @@ class Partial:
             self._ask()
         return not (self.seen or self._is_lost()) or _is_called_again()
 
-    def plain_ran(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Plain has run a call with these, and what becomes of them shows what the program does with such arguments."""
-        given = [one for one in tensors((args, kwargs)) if type(one) is Tensor and not one.is_inference()]
-        self._given = tuple((_count_of(one), one._version) for one in given if not (one.requires_grad and one.is_leaf))
+    def plain_ran(self, call: Any, answer: Any) -> None:
+        """Plain has run a call, and what becomes of this shows what the program does with such tensors."""
+        self.given.watch(tensors(call))
+        self.made.watch(tensors(answer))
         self._left = RECENT
 
-    def shown(self, kept: Iterable[Tensor]) -> None:
-        """The first run of a part of its code keeps these of what it was given: not even a leaf may be written then."""
-        self.keeps = bool(self.keeps) or not all(one.requires_grad and one.is_leaf for one in kept)
+    def shown(self, kept: Sequence[Tensor], given: Iterable[int], made: Iterable[int]) -> None:
+        """In its first run a part of the code keeps these, of what it was ``given`` at these places or has ``made``."""
+        self.given.shown(kept[place] for place in given if storage_of(kept[place]) not in self._memory)
+        self._memory.update(made)
+        self.made.shown(one for one in kept if storage_of(one) in self._memory)
 
     def _is_lost(self) -> bool:
-        return self.written and self.keeps is not False
+        return self.raised or self.given.is_lost() or self.made.is_lost()
 
     def _ask(self) -> None:
-        """Whether one was written since that has a history: a backward that goes through it is yet to come."""
         self._left -= 1
-        for count, version in self._given:
-            one = count() if isinstance(count, ref) else count
-            if one is not None and one._version != version and (one is count or one.grad_fn is not None):
-                self.written = True
-        if not self._left:
-            self._given = ()
+        for kind in (self.given, self.made):
+            kind.ask(over=not self._left)
 
 
 def _count_of(given: Tensor) -> Any:
