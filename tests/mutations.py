@@ -30,7 +30,7 @@ BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 ANEW, OF_INNER = "functions/parts/apart.py", "tests/functions/test_inner_results.py"
 PARTIAL, OF_PARTIAL = "functions/parts/partial.py", "tests/functions/test_partial.py"
-AGAIN_OF = "functions/parts/again.py"
+AGAIN_OF, NOTED = "functions/parts/again.py", "functions/parts/noted.py"
 SOURCES = "functions/parts/sources.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
@@ -381,16 +381,16 @@ MUTATIONS = (
     Mutation(PARTIAL, "if not (one.requires_grad and one.is_leaf))", ")", (OF_PARTIAL,)),
     Mutation(PARTIAL, "    count.data = given.new_empty(0)\n", "", (OF_PARTIAL,)),
     Mutation(PARTIAL, "self.written and self.kept is not False", "self.written", (OF_PARTIAL,)),
-    Mutation(AGAIN_OF, "            partial.raised = True\n", "", (OF_PARTIAL,)),
-    Mutation(AGAIN_OF, ' and "inplace" in str(error)', "", (OF_PARTIAL,)),
+    Mutation(PARTIAL, "            self.raised = True\n", "", (OF_PARTIAL,)),
+    Mutation(PARTIAL, '        if "inplace" in str(error):', "        if True:", (OF_PARTIAL,)),
     Mutation("functions/builder.py", "        if is_written_later(call, memory):", "        if False:", (OF_PARTIAL,)),
     Mutation("choices/sampling.py", "            tell((args, kwargs), answer)\n", "            pass\n", (OF_PARTIAL,)),
-    Mutation(AGAIN_OF, "            before.let_go()", "            pass", (AGAIN,)),
+    Mutation(NOTED, "            before.let_go()", "            pass", (AGAIN,)),
     Mutation("hit/call.py", "not (alone() and all(", "not (all(", (STEPS,)),
     Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
     Mutation("hit/call.py", "again.is_tracked() or not (", "not (", (AGAIN,)),
     Mutation(AGAIN_OF, "return noted if keeps_graph() else None", "return noted", (AGAIN,)),
-    Mutation(AGAIN_OF, "    if tensor._version != version:", "    if False:", (AGAIN,)),
+    Mutation(NOTED, "        if tensor._version != version:", "        if False:", (AGAIN,)),
     Mutation(AGAIN_OF, "map(alias_of, inputs)", "inputs", (AGAIN,)),
     Mutation(AGAIN_OF, "torch.get_default_dtype() != first.dtype", "False", (AGAIN,)),
     Mutation(AGAIN_OF, "casting(first.casts), ", "", (AGAIN,)),

@@ -342,7 +342,7 @@ def between_codes(of: Any, forward: Run, backward: Run, layouts: Sequence[Layout
         def backward(ctx: Any, gradients: list[Any]) -> Any:
             if again.is_tracked() or not (alone() and all(map(lies_as, gradients, layouts))):
                 return whole(ctx, gradients)
-            inputs = [*ctx.symints, *again.saved(ctx), *gradients]
+            inputs = [*ctx.symints, *again.partial.saved(ctx), *gradients]
             gradients.clear()  # the code lets go of each as soon as it can, and of what was kept
             ctx.maybe_clear_saved_tensors()
             ctx.noted = again.left(ctx.noted)

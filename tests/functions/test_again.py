@@ -20,7 +20,8 @@ from shapedispatch import shapedispatch
 from shapedispatch.backward import tracked
 from shapedispatch.functions.compile import inductor
 from shapedispatch.functions.compile.code import Code
-from shapedispatch.functions.parts.again import RECENT, Again, Noted
+from shapedispatch.functions.parts.again import Again
+from shapedispatch.functions.parts.noted import RECENT, Noted
 from shapedispatch.functions.parts.partial import Partial
 from shapedispatch.hit.call import NO_SECOND
 from tests.helpers import assert_same, built, pinned

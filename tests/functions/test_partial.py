@@ -14,8 +14,8 @@ from torch import Tensor
 from shapedispatch import shapedispatch
 from shapedispatch.backward import WRITTEN, storage_of
 from shapedispatch.functions.builder import WRITTEN_LATER
-from shapedispatch.functions.parts.again import KEPT_FOR_IT, RECENT, Noted, saved_for
-from shapedispatch.functions.parts.partial import Partial
+from shapedispatch.functions.parts.noted import RECENT
+from shapedispatch.functions.parts.partial import KEPT_FOR_IT, Partial
 from tests.helpers import assert_same, built, pinned
 
 
@@ -214,7 +214,7 @@ def test_what_raises_for_another_reason_is_no_write() -> None:
         def saved_tensors(self) -> Any:
             raise RuntimeError("the disk is full")
 
-    x, partial = torch.ones(3), Partial()
+    partial = Partial()
     with pytest.raises(RuntimeError, match="disk"):
-        saved_for(Node(), Noted([(x, x._version), 2]), partial)
+        partial.saved(Node())
     assert not partial.raised

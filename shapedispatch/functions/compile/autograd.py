@@ -169,12 +169,14 @@ def _passing_on(
         if all(one is None for one in gradients):
             return (None,) * len(ctx.needs_input_grad)
         if again.is_tracked():
-            again.saved(ctx)
+            again.partial.saved(ctx)
             return tuple(again.gradients(ctx.noted, gradients))
-        if ctx.noted is not None and ctx.noted.is_written():
-            again.saved(ctx)
         ctx.noted = again.left(ctx.noted)  # the rest goes with what the code lets go of
-        return backward(ctx, *given)
+        try:
+            return backward(ctx, *given)
+        except RuntimeError as error:
+            again.partial.has_raised(error)
+            raise
 
     return forward_without_zeros, backward_or_none
 

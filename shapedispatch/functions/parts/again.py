@@ -8,11 +8,9 @@ backward raises.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from weakref import ref
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,61 +20,10 @@ from ...backward import Tracked, in_transform, keeps_graph, storage_of, tracked,
 from ...hit.call import NO_SECOND
 from ...keys.autocast import any_autocast, autocast, casting
 from .ends import alias_of
+from .noted import Noted, Recent
+from .partial import Partial
 
-if TYPE_CHECKING:
-    from .partial import Partial
-
-__all__ = ["RECENT", "Again", "Noted", "Recent", "saved_for"]
-
-RECENT = 8
-"""So many calls later it is seen what was written since. Where a result was added to what it is made of (``x += f(x)``)
-that leads to the call, which holds it: where no backward comes, nobody else would ever let go of the two."""
-
-
-KEPT_FOR_IT = (
-    "A build of shapedispatch's keeps what it was given, or has made, for this backward, where plain may keep something"
-    " else. From the next call on, plain runs such calls. For builds to run, write `x = x + f(x)`, and not `x += f(x)`."
-)
-
-
-class Noted(list[Any]):
-    """What a call was given: numbers, and of each tensor a weak reference, or itself, with its count of writes."""
-
-    __slots__ = ("__weakref__",)
-
-    def let_go(self) -> None:
-        """Hold nothing any more that was written since: no backward takes it, and its history may lead to the call."""
-        for i, one in enumerate(self):
-            if type(one) is tuple and isinstance(one[0], Tensor) and one[0]._version != one[1]:
-                self[i] = ref(one[0]), one[1]
-
-    def is_written(self) -> bool:
-        """Whether something that it was given was written since."""
-        held = ((one[0]() if isinstance(one[0], ref) else one[0], one[1]) for one in self if type(one) is tuple)
-        return any(tensor is not None and tensor._version != version for tensor, version in held)
-
-    def inputs(self) -> list[Any]:
-        """What it was given, with its history; raises where that is there no more."""
-        return [_as_it_was(*one) if isinstance(one, tuple) else one for one in self]
-
-
-class Recent:
-    """The calls of late, each of which lets go of what was written since."""
-
-    def __init__(self) -> None:
-        self._calls: deque[ref[Noted]] = deque(maxlen=RECENT)
-
-    def noted(self, inputs: Sequence[Any], held: Container[int]) -> Noted:
-        """What a call is given that runs now, of which these places are held."""
-        noted = Noted([
-            (one if i in held else ref(one), one._version) if isinstance(one, Tensor) else one
-            for i, one in enumerate(inputs)
-        ])  # fmt: skip
-        before = self._calls[0]() if len(self._calls) == RECENT else None
-        self._calls.append(ref(noted))
-        if before is not None:
-            before.let_go()
-        return noted
+__all__ = ["Again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +69,10 @@ class Again:
     @property
     def frames(self) -> Sequence[Any]:
         """What Dynamo is not to follow."""
-        own = (
-            Again.keep,
-            Again.saved,
-            Again.is_tracked,
-            Again.left,
-            Again.gradients,
-            First.of,
-            saved_for,
-            _as_it_was,
-            _gradients,
-        )
-        calls = (Noted.let_go, Noted.is_written, Noted.inputs, Recent.noted)
-        return (*own, *calls, Tracked.now, in_transform, alias_of, without_history)
+        own = (Again.keep, Again.is_tracked, Again.left, Again.gradients, First.of, _gradients)
+        calls = (Noted.let_go, Noted.inputs, Noted.as_it_was, Recent.noted)
+        told = (Partial.shown, Partial.saved, Partial.has_raised)
+        return (*own, *calls, *told, Tracked.now, in_transform, alias_of, without_history)
 
     def keep(self, node: Any, inputs: Sequence[Any], kept: Sequence[Tensor], results: Sequence[Any]) -> None:
         """Have a node keep these for its backward, and what there is to know of the call that runs now.
@@ -152,10 +90,6 @@ class Again:
     def is_tracked() -> bool:
         """Whether the backward that runs is: then `gradients` gives what it gives."""
         return tracked.now()
-
-    def saved(self, node: Any) -> Sequence[Tensor]:
-        """See `saved_for`."""
-        return saved_for(node, node.noted, self.partial)
 
     @staticmethod
     def left(noted: Noted) -> Noted | None:
@@ -181,27 +115,6 @@ class Again:
         }
         of = _gradients([*begun.values()], leaves, [given[i] for i in begun], tracked_now)
         return [of.get(place) for place in range(len(leaves))]
-
-
-def saved_for(node: Any, noted: Noted | None, partial: Partial) -> Sequence[Tensor]:
-    """What a node has saved; raises what autograd says of a second backward, and of what was written since."""
-    try:
-        saved: Sequence[Tensor] = node.saved_tensors
-    except RuntimeError as error:
-        if noted is not None and "inplace" in str(error):  # else it is a second one, or hooks of the user's raise
-            partial.raised = True
-            error.add_note(KEPT_FOR_IT)
-        raise
-    return saved
-
-
-def _as_it_was(held: Any, version: int) -> Tensor:
-    tensor: Tensor | None = held() if isinstance(held, ref) else held
-    if tensor is None:
-        raise RuntimeError(f"{NO_SECOND} Nobody has kept one of the tensors that its code was given.")
-    if tensor._version != version:
-        raise RuntimeError(f"{NO_SECOND} A tensor that its code was given has been written since.")
-    return tensor
 
 
 def _gradients(

@@ -41,10 +41,10 @@ from ...backward import (
 from ...keys.autocast import casting
 from ...keys.key import saved_tensor_hooks
 from ...private import find
-from .again import Noted, Recent, saved_for
 from .apart import Apart
 from .ends import alias_of
 from .form import Form
+from .noted import Noted, Recent
 from .partial import Partial
 from .plan import MadeOf
 
@@ -246,7 +246,7 @@ class _Call:
 
     def _inputs(self) -> list[Any]:
         """What the code was given; raises where that is there no more, as autograd says it."""
-        saved = saved_for(self.kept.grad_fn, self.noted, self.joint.partial)
+        saved = self.joint.partial.saved(self.kept.grad_fn)
         given = saved if self.noted is None else self.noted.inputs()
         if torch.get_default_dtype() != self.form.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"this backward needs the default dtype of its forward, {self.form.dtype}")

@@ -13,9 +13,14 @@ from ...backward import WRITTEN, storage_of
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...keys.tree import tensors
-from .again import RECENT
+from .noted import RECENT
 
-__all__ = ["Partial"]
+__all__ = ["KEPT_FOR_IT", "Partial"]
+
+KEPT_FOR_IT = (
+    "A build of shapedispatch's keeps what it was given, or has made, for this backward, where plain may keep something"
+    " else. From the next call on, plain runs such calls. For builds to run, write `x = x + f(x)`, and not `x += f(x)`."
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +108,21 @@ class Partial:
         self.given.shown(kept[place] for place in given if storage_of(kept[place]) not in self._memory)
         self._memory.update(made)
         self.made.shown(one for one in kept if storage_of(one) in self._memory)
+
+    def saved(self, node: Any) -> Sequence[Tensor]:
+        """What a node has saved; raises what autograd says of a second backward, and of what was written since."""
+        try:
+            saved: Sequence[Tensor] = node.saved_tensors
+        except RuntimeError as error:
+            self.has_raised(error)
+            raise
+        return saved
+
+    def has_raised(self, error: RuntimeError) -> None:
+        """A backward has: if for what was written, it is the last, and it is said what to do."""
+        if "inplace" in str(error):  # else it is a second one, or hooks on what is saved have raised
+            self.raised = True
+            error.add_note(KEPT_FOR_IT)
 
     def _is_lost(self) -> bool:
         return self.raised or self.given.is_lost() or self.made.is_lost()
