@@ -24,7 +24,7 @@ from shapedispatch.functions.parts.again import Again
 from shapedispatch.functions.parts.noted import RECENT, Noted
 from shapedispatch.functions.parts.partial import Partial
 from shapedispatch.hit.call import NO_SECOND
-from tests.helpers import assert_same, built, pinned
+from tests.helpers import assert_same, built, pinned, together
 
 
 def single(x: Tensor, w: Tensor) -> Tensor:
@@ -39,17 +39,25 @@ def several(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return first, second, (first * second).sum()
 
 
+def chained(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Small results, each of which is made of the one before and of what all are made of: with one backward."""
+    size = (x @ w).sum(-1)
+    factor = torch.exp(size * 0.1)
+    return size, factor, torch.sin(x @ w) * factor[:, None]
+
+
 def apart(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """Results with a backward each."""
     return x.sin() * 2, w.exp()
 
 
-@pytest.fixture(scope="module", params=[single, several, apart])
+@pytest.fixture(scope="module", params=[single, several, chained, apart])
 def pair(request: pytest.FixtureRequest) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """A function, and a build of it that has run as often as it takes to pass the wrappers."""
     build = built(request.param, hints=(), exact=True).variant("exact")
     for _ in range(3):
-        build(*leaves())
+        made = build(*leaves())
+    assert together(results(made)) is (request.param is chained)
     return request.param, build
 
 
@@ -185,7 +193,7 @@ def test_the_operators_of_any_graph_have_its_second_derivative(names: list[str],
     again, inputs = Again(lambda: symbolic_trace(fn), Partial()), leaves(seed)
     noted, made = kept_of(again, inputs), fn(*inputs)
     gradients = [torch.ones_like(one) for one in made]
-    found = again.gradients(noted, gradients)
+    found = again.gradients(None, noted, gradients)
     expected = torch.autograd.grad(made, inputs, gradients, create_graph=True)
     same(found, expected)
     same(
@@ -212,7 +220,7 @@ def of_graph(graph: GraphModule | None, x: Tensor) -> Callable[[], Any]:
     """The gradients of a call with this."""
     again = Again(lambda: graph, Partial())
     noted = kept_of(again, [x])
-    return lambda: again.gradients(noted, [torch.ones(3)])
+    return lambda: again.gradients(None, noted, [torch.ones(3)])
 
 
 def test_operators_that_are_not_known_are_told() -> None:
@@ -273,7 +281,7 @@ def test_the_autocast_of_the_call_is_that_of_its_operators() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         noted = kept_of(again, [x])
         [expected] = torch.autograd.grad(product(x), x, ones)
-    (found,) = again.gradients(noted, [ones])
+    (found,) = again.gradients(None, noted, [ones])
     assert found is not None
     assert_same(found.detach(), expected)
 
@@ -289,7 +297,7 @@ def test_what_the_backward_keeps_need_be_kept_by_nobody() -> None:
     kept = x * 1
     noted = kept_of(again, [kept], [torch.ones(1), kept.view(3, 1)])
     del kept
-    (found,) = again.gradients(noted, [torch.ones(3)])
+    (found,) = again.gradients(None, noted, [torch.ones(3)])
     assert found is not None
     assert found.tolist() == [6, 6, 6]
 
@@ -368,7 +376,7 @@ def test_what_is_held_has_the_history_of_its_call() -> None:
     noted = kept_of(again, [x], [x.view(3, 1)])
     del x
     given = torch.ones(3, requires_grad=True)
-    (found,) = again.gradients(noted, [given])
+    (found,) = again.gradients(None, noted, [given])
     assert found is not None
     of_w, of_given = torch.autograd.grad(found.sum(), [w, given])
     assert (found.tolist(), of_w.tolist(), of_given.tolist()) == ([108] * 3, [108] * 3, [108] * 3)
@@ -380,3 +388,28 @@ def test_a_penalty_does_not_stop_a_program_that_learns() -> None:
     for seed in range(12):
         x = leaves(seed)[0]
         same(penalty(dispatcher, (x, w)), penalty(single, (x, w)))
+
+
+@pytest.mark.parametrize("fn", [saves_nothing, has_one_backward_for_two])
+def test_an_argument_that_was_detached_since_is_told(fn: Callable[..., Any]) -> None:
+    """Its history is gone with which a second derivative would go on: none of it would be a wrong one."""
+    f, w = pinned(built(fn, hints=(), exact=True), "exact"), torch.ones(4, requires_grad=True)
+    x = w * 3
+    made = scalar(f(x, w))
+    x.detach_()
+    with pytest.raises(RuntimeError, match="detached since"):
+        torch.autograd.grad(made, (w,), create_graph=True)
+
+
+@pytest.mark.parametrize("fn", [single, chained])
+def test_a_parameter_that_was_frozen_since_is_no_matter(fn: Callable[..., Any]) -> None:
+    """It has no history, and who has frozen it asks for no gradient of it."""
+
+    def made(call: Callable[..., Any]) -> Sequence[Tensor]:
+        x, w = leaves()
+        loss = scalar(call(x, w))
+        w.requires_grad_(False)
+        of = torch.autograd.grad(loss, (x,), create_graph=True)
+        return *of, *torch.autograd.grad(of[0].pow(2).sum(), (x,))
+
+    same(made(pinned(built(fn, hints=(), exact=True), "exact")), made(fn))

@@ -540,6 +540,20 @@ def test_calls_whose_backwards_begin_at_some_results_get_other_builds() -> None:
 
 
 @pytest.mark.generated
+def test_what_is_detached_since_has_its_gradient_all_the_same() -> None:
+    """Where operators run for a backward at some results: autograd's graph goes on behind the call as it was."""
+    f = pinned(built(lambda x, w: (torch.sigmoid(x) * w, x * 3 - w), hints=(), exact=True), "exact")
+    base, w = (torch.linspace(-1, 1, 4).requires_grad_() for _ in range(2))
+    x = base * 1
+    made = f(x, w)
+    assert together(made)
+    x.detach_()
+    made[0].sum().backward()
+    slope = torch.sigmoid(base) * (1 - torch.sigmoid(base))
+    assert_same((base.grad, w.grad), ((slope * w).detach(), torch.sigmoid(base).detach()))
+
+
+@pytest.mark.generated
 def test_where_compiled_autograd_is_to_follow_each_result_has_a_part() -> None:
     """It makes a graph of all that a backward runs, and has no answer to which nodes that are."""
     f = pinned(built(normed, hints=(), exact=True), "exact")

@@ -170,7 +170,7 @@ def _passing_on(
             return (None,) * len(ctx.needs_input_grad)
         if again.is_tracked():
             again.partial.saved(ctx)
-            return tuple(again.gradients(ctx.noted, gradients))
+            return tuple(again.gradients(ctx, ctx.noted, gradients))
         ctx.noted = again.left(ctx.noted)  # the rest goes with what the code lets go of
         try:
             return backward(ctx, *given)

@@ -96,14 +96,14 @@ class Again:
         """What a backward leaves of that, before its code lets go of what was kept."""
         return noted if keeps_graph() else None
 
-    def gradients(self, noted: Noted, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Of the inputs, where these come to the results; followed by autograd where that is on."""
+    def gradients(self, node: Any, noted: Noted, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Of a node's inputs, where these come to the results; followed by autograd where that is on."""
         graph, first = self.graph(), self.first
         if graph is None or first is None:
             raise RuntimeError(f"{NO_SECOND} It draws random numbers, or its operators are not known.")
         if torch.get_default_dtype() != first.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"{NO_SECOND} The default dtype was {first.dtype} at the call.")
-        inputs = noted.inputs()
+        inputs = noted.inputs(node)
         tracked_now = torch.is_grad_enabled()
         with torch.enable_grad(), casting(first.casts), first.device:
             leaves = [*map(alias_of, inputs)]

@@ -18,7 +18,8 @@ class Apart:
     """What a graph makes of ``inputs`` as leaves of autograd's: its results at ``places``, which are numbered so.
 
     A result is a leaf for ``others`` that are made of it, by number, so that what comes back to it stops there. What
-    is a ``leaf`` may have a history, by which autograd goes on from gradients.
+    is a ``leaf`` may have a history, by which autograd goes on from gradients: that of a result is of a run of its own,
+    since a gradient of these inputs would be of all that is made of it, too.
     """
 
     def __init__(
@@ -33,7 +34,10 @@ class Apart:
         self.wanted = {i: one for i, one in enumerate(self.leaves) if isinstance(one, Tensor) and one.requires_grad}
         made, run = dict[int, Tensor](), graph.forward
         if any(others):
-            run = _Run(graph, {places[other]: other for each in others for other in each}, made, leaf).run
+            inner, behind = {places[other]: other for each in others for other in each}, dict[int, Tensor]()
+            if leaf is not leaf_of:
+                _Run(graph, inner, behind, lambda value: value, {}).run(*map(leaf, inputs))
+            run = _Run(graph, inner, made, leaf, behind).run
         results = run(*self.leaves)
         self.cuts = [results[place] for place in places]
         """Each result as those have it that are made of it."""
@@ -78,14 +82,19 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 class _Run(Interpreter):
     """Runs a graph, with the results at some places, which are numbered, as leaves for what is made of them.
 
-    What they are themselves is noted as ``made``.
+    What they are themselves is noted as ``made``; the leaf is one of what is ``behind`` it, if anything is.
     """
 
     def __init__(
-        self, graph: GraphModule, inner: Mapping[int, int], made: dict[int, Tensor], leaf: Callable[[Any], Any]
+        self,
+        graph: GraphModule,
+        inner: Mapping[int, int],
+        made: dict[int, Tensor],
+        leaf: Callable[[Any], Any],
+        behind: Mapping[int, Tensor],
     ) -> None:
         super().__init__(graph)
-        self.leaf = leaf
+        self.leaf, self.behind = leaf, behind
         results: Any = graph.graph.output_node().args[0]
         self.numbers, self.made = {results[place]: number for place, number in inner.items()}, made
 
@@ -94,5 +103,6 @@ class _Run(Interpreter):
         value = super().run_node(n)
         if n not in self.numbers:
             return value
-        self.made[self.numbers[n]] = value
-        return self.leaf(value)
+        number = self.numbers[n]
+        self.made[number] = value
+        return self.leaf(self.behind.get(number, value))

@@ -133,7 +133,7 @@ class _Call:
             places = range(len(given))
             self.memory, self.noted = [*map(storage_of, given)], joint.recent.noted(given, places)
             given = without_history(given, places)
-        self.kept: Any = Kept.apply(*given)
+        self.kept: Any = Kept.apply(_probe()[0], *given)
         self.nodes: list[weakref.ref[Any]] = []
         self.inner: dict[int, tuple[weakref.ref[Tensor], Callable[[], Tensor]]] = {}
         self.probe: tuple[Any, ...] = _probe() if form.inner else ()
@@ -223,7 +223,7 @@ class _Call:
         """As `gradients` of one node by itself, where autograd is to follow them, or there is a batch of them."""
         if gradient is None:
             return [None] * (sum(self.joint.made_of.inputs) + len(self.form.others[number]))
-        inputs = self._inputs()
+        inputs = self._inputs(tracked=True)
         with torch.enable_grad(), casting(self.form.casts), self.form.device:
             operators = Apart(self.joint.operations(), self.form.places, self.form.others, inputs, alias_of)
         return self._of(operators, number, gradient)
@@ -240,14 +240,16 @@ class _Call:
     def _apart(self, why: int) -> Apart:
         """The operators of the graph, which have run on what the code was given, and such calls get other builds."""
         self.joint.partial.seen = max(self.joint.partial.seen, why)
-        inputs = self._inputs()
+        pairs = zip(self._inputs(), self.joint.made_of.inputs, strict=True)
+        inputs = [one.detach().requires_grad_() if has_gradient else one for one, has_gradient in pairs]
         with torch.inference_mode(False), torch.enable_grad(), casting(self.form.casts), self.form.device, _unhooked():
             return Apart(self.joint.operations(), self.form.places, self.form.others, inputs)
 
-    def _inputs(self) -> list[Any]:
-        """What the code was given; raises where that is there no more, as autograd says it."""
+    def _inputs(self, tracked: bool = False) -> list[Any]:
+        """What the code was given, with its history if ``tracked``; raises where it is no more, as autograd says it."""
         saved = self.joint.partial.saved(self.kept.grad_fn)
-        given = saved if self.noted is None else self.noted.inputs()
+        [(node, _)] = self.view.next_functions
+        given = saved if self.noted is None else self.noted.inputs(node if tracked else None)
         if torch.get_default_dtype() != self.form.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"this backward needs the default dtype of its forward, {self.form.dtype}")
         if self.memory and self.memory != [*map(storage_of, given)]:
@@ -279,8 +281,8 @@ class Kept(torch.autograd.Function):
     """A node that saves tensors, and is in no graph: as autograd does it, with its hooks and its counts of writes."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
-        """Nothing: what holds the node, which a tensor of whole numbers would not."""
+    def forward(ctx: Any, leaf: Tensor, *tensors: Tensor) -> Tensor:
+        """Nothing: what holds the node, which a tensor of whole numbers would not; there is one for a leaf's sake."""
         ctx.save_for_backward(*tensors)
         return torch.empty(0, dtype=torch.float32, device="cpu")
 

@@ -29,9 +29,15 @@ class Noted(list[Any]):
             if type(one) is tuple and isinstance(one[0], Tensor) and one[0]._version != one[1]:
                 self[i] = ref(one[0]), one[1]
 
-    def inputs(self) -> list[Any]:
-        """What it was given, with its history; raises where that is there no more."""
-        return [self.as_it_was(*one) if isinstance(one, tuple) else one for one in self]
+    def inputs(self, node: Any = None) -> list[Any]:
+        """What it was given; with its history if its ``node`` is given. Raises where that is there no more."""
+        inputs = [self.as_it_was(*one) if isinstance(one, tuple) else one for one in self]
+        if node is not None:
+            tensors = [one for one in inputs if isinstance(one, Tensor)]
+            for (before, _), one in zip(node.next_functions, tensors, strict=True):
+                if before is not None and not hasattr(before, "variable") and not one.requires_grad:
+                    raise RuntimeError(f"{NO_SECOND} A tensor that its code was given has been detached since.")
+        return inputs
 
     @staticmethod
     def as_it_was(held: Any, version: int) -> Tensor:
