@@ -16,7 +16,7 @@ from .private import find
 
 __all__ = [
     "BEGUN", "SEEN", "WRITTEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind",
-    "is_for_leaves", "keeps_graph", "running", "storage_of", "tracked", "without_history",
+    "is_for_leaves", "is_lazy", "keeps_graph", "running", "storage_of", "tracked", "without_history",
 ]  # fmt: skip
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -41,6 +41,12 @@ _batch: Any = find("torch._C._parse_dispatch_key", str)("VmapMode")
 def in_transform() -> bool:
     """Whether a transform (`vmap`, ...) is around what runs, or gradients come in batches."""
     return _transform() is not None or _is_in_mode(_batch)
+
+
+def is_lazy(gradient: Any) -> bool:
+    """Whether its memory is not its value, which compiled code would read: zeros that have none, a neg or conj bit."""
+    is_tensor = isinstance(gradient, Tensor)
+    return is_tensor and (gradient.is_neg() or gradient._is_zerotensor() or gradient.is_conj())
 
 
 def without_history(kept: Iterable[Tensor], given: Iterable[int]) -> list[Tensor]:

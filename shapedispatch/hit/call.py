@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..backward import is_lazy
 from ..errors import in_a_line, where_raised
 from ..interpreter.failures import what_fails
 from ..keys.checkpoint import CHECKPOINTS, checkpoint_of
@@ -360,7 +361,7 @@ def alone() -> bool:
 
 def lies_as(gradient: Any, layout: Layout) -> bool:
     """Whether compiled code takes a gradient as it is."""
-    if type(gradient) is not torch.Tensor:
+    if type(gradient) is not torch.Tensor or is_lazy(gradient):
         return False
     size, stride, memory_format = layout
     if memory_format is not None:

@@ -163,6 +163,22 @@ def test_what_is_written_in_between_is_an_error() -> None:
         result.backward()
 
 
+@pytest.mark.parametrize(
+    "gradient",
+    [torch._efficientzerotensor((4, 8)), torch._neg_view(X), X.requires_grad_(False)],
+    ids=["0", "-", "as is"],
+)
+def test_a_gradient_whose_memory_is_not_its_value_is_its_value(gradient: Tensor) -> None:
+    """Autograd makes zeros that have no memory, of which a library would crash, and what has a neg bit."""
+    f = pinned(built(scales, exact=True, hints=()), "exact")
+    for _ in range(4):  # by AOTAutograd's function, and past it
+        found = []
+        for one in (scales, f):
+            x, weight = fresh()
+            found.append(torch.autograd.grad(one(x, weight), (x, weight), gradient))
+        assert_same(*found)
+
+
 def test_a_backward_that_is_to_be_differentiated_is_followed(scaled: Any) -> None:
     """Of what was computed in between, a second derivative would be zero: so operators run."""
     x, weight = fresh()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...backward import is_lazy
+
 if TYPE_CHECKING:
     from ..parts.again import Again
     from .code import Code
@@ -171,6 +173,9 @@ def _passing_on(
         if again.is_tracked():
             again.partial.saved(ctx)
             return tuple(again.gradients(ctx, ctx.noted, gradients))
+        if any(map(is_lazy, gradients)):
+            own = [one.clone() if is_lazy(one) else one for one in gradients]
+            given = (own,) if gradients is given[0] else tuple(own)
         ctx.noted = again.left(ctx.noted)  # the rest goes with what the code lets go of
         try:
             return backward(ctx, *given)
