@@ -378,6 +378,7 @@ MUTATIONS = (
     Mutation(NOTED, " and not one.requires_grad:", " and False:", (AGAIN,)),
     Mutation("hit/call.py", " or is_lazy(gradient):", ":", (STEPS,)),
     Mutation("functions/compile/autograd.py", "if any(map(is_lazy, gradients)):", "if False:", (STEPS,)),
+    Mutation(JOINT, "        if state.again is None:", "        if True:", (AGAIN,)),
     Mutation(PARTIAL, "            self._ask()\n", "            pass\n", (OF_PARTIAL,)),
     Mutation(PARTIAL, "        self.made.watch(tensors(answer))\n", "", (OF_PARTIAL,)),
     Mutation(PARTIAL, "        self._memory.update(made)\n", "", (OF_PARTIAL,)),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx import GraphModule, symbolic_trace
+from torch.utils.checkpoint import checkpoint
 
 from shapedispatch import shapedispatch
 from shapedispatch.backward import tracked
@@ -399,6 +400,18 @@ def test_an_argument_that_was_detached_since_is_told(fn: Callable[..., Any]) -> 
     x.detach_()
     with pytest.raises(RuntimeError, match="detached since"):
         torch.autograd.grad(made, (w,), create_graph=True)
+
+
+@pytest.mark.parametrize("fn", [single, chained])
+def test_a_checkpoint_gives_what_it_has_saved_once(fn: Callable[..., Any]) -> None:
+    """It recomputes a call for its backward, whichever results that begins at."""
+
+    def made(call: Callable[..., Any]) -> Sequence[Tensor]:
+        x, w = leaves()
+        loss = scalar(checkpoint(call, x * 2, w, use_reentrant=False))
+        return torch.autograd.grad(loss, (x, w), create_graph=True)
+
+    same(made(pinned(built(fn, hints=(), exact=True), "exact")), made(fn))
 
 
 @pytest.mark.parametrize("fn", [single, chained])

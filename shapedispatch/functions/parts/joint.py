@@ -98,15 +98,17 @@ class Joint:
 class _Begun:
     """The gradients of results in one backward that waits for more of them; the backward holds it, and calls it.
 
-    ``apart`` is what gives them where each node is asked for its own, and ``known`` whether that has been decided.
+    ``apart`` is what gives them where each node is asked for its own, and ``known`` whether that has been decided;
+    ``again`` is the same where autograd is to follow them.
     """
 
-    __slots__ = ("__weakref__", "apart", "gradients", "known")
+    __slots__ = ("__weakref__", "again", "apart", "gradients", "known")
 
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor | None] = {}
         self.known = False
         self.apart: Apart | None = None
+        self.again: Apart | None = None
 
     def __call__(self) -> None:
         """There is nothing left to do."""
@@ -223,10 +225,12 @@ class _Call:
         """As `gradients` of one node by itself, where autograd is to follow them, or there is a batch of them."""
         if gradient is None:
             return [None] * (sum(self.joint.made_of.inputs) + len(self.form.others[number]))
-        inputs = self._inputs(tracked=True)
-        with torch.enable_grad(), casting(self.form.casts), self.form.device:
-            operators = Apart(self.joint.operations(), self.form.places, self.form.others, inputs, alias_of)
-        return self._of(operators, number, gradient)
+        state = self._begun()
+        if state.again is None:  # a checkpoint gives what it has saved once
+            inputs, form = self._inputs(tracked=True), self.form
+            with torch.enable_grad(), casting(form.casts), form.device:
+                state.again = Apart(self.joint.operations(), form.places, form.others, inputs, alias_of)
+        return self._of(state.again, number, gradient)
 
     def _by_operations(self, given: Mapping[int, Tensor]) -> Sequence[Tensor | None]:
         return self._apart(BEGUN).together(given)
