@@ -29,7 +29,7 @@ class _Kind:
 
     written: bool = False
     kept: bool | None = None
-    """Whether the backward needs any that may be written; None before the first run."""
+    """Whether the backward needs any; None before the first run."""
     watched: tuple[tuple[Any, int], ...] = ()
     """What stands for those of a call that plain has run, with their counts of writes."""
 
@@ -38,8 +38,8 @@ class _Kind:
         return self.written and self.kept is not False
 
     def shown(self, kept: Iterable[Tensor]) -> None:
-        """These are kept by a part of the code; a leaf with a gradient is not written."""
-        self.kept = bool(self.kept) or not all(one.requires_grad and one.is_leaf for one in kept)
+        """These are kept by a part of the code; leaves too, as copies are in a run that compares them."""
+        self.kept = bool(self.kept) or any(True for _ in kept)
 
     def watch(self, found: Iterable[Tensor]) -> None:
         """See what becomes of these."""
