@@ -91,7 +91,7 @@ _for_leaves = weakref.WeakValueDictionary[int, _Ours]()
 SEEN, BEGUN, WRITTEN = 1, 2, 3
 """What a backward asked of a call that code with one backward for several results has not: what comes back to a result
 that others are made of; to begin at some results alone. So many of `cut.Way` are no way for such calls, and no build at
-all is where the last was asked: what the call was given, after it was written."""
+all is where the last was asked: what the call was given, or has made, after it was written."""
 
 
 def blind(hook: Hook) -> Hook:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...backward import Tracked, in_transform, keeps_graph, storage_of, tracked, without_history
+from ...backward import Tracked, in_transform, is_lazy, keeps_graph, storage_of, tracked, without_history
 from ...hit.call import NO_SECOND
 from ...keys.autocast import any_autocast, autocast, casting
 from .ends import alias_of
@@ -72,7 +72,7 @@ class Again:
         own = (Again.keep, Again.is_tracked, Again.left, Again.gradients, First.of, _gradients)
         calls = (Noted.let_go, Noted.inputs, Noted.as_it_was, Recent.noted)
         told = (Partial.shown, Partial.saved, Partial.has_raised)
-        return (*own, *calls, *told, Tracked.now, in_transform, alias_of, without_history)
+        return (*own, *calls, *told, Tracked.now, in_transform, is_lazy, alias_of, without_history)
 
     def keep(self, node: Any, inputs: Sequence[Any], kept: Sequence[Tensor], results: Sequence[Any]) -> None:
         """Have a node keep these for its backward, and what there is to know of the call that runs now.

@@ -286,7 +286,7 @@ class Kept(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, *tensors: Tensor) -> Tensor:
-        """Nothing: what holds the node, which a tensor of whole numbers would not; there is one for a leaf's sake."""
+        """Nothing: what holds the node, which a tensor of whole numbers would not. The leaf has it be made at all."""
         ctx.save_for_backward(*tensors)
         return torch.empty(0, dtype=torch.float32, device="cpu")
 
