@@ -7,7 +7,8 @@ are jobs. Writes as slices end. With `--seconds` no slice begins after so long, 
 path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false takes the one in Python.
 
 Most calls are of functions under builds that know nothing but the key (`tests/fuzzing.py`); of a hundred one is of a
-module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`).
+module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`); one is in a
+program that trains (`tests/fuzzing_programs.py`), with `--programs` all are.
 With `--background` all are of functions and modules for which other processes build meanwhile; told are how many builds
 these have made, and how many calls have passed of which no size comes again. With `--graphs` all are run by CUDA graphs
 wherever builds are recorded, and how many turns on the device these had is told.
@@ -30,9 +31,11 @@ from typing import Any
 from common import CONSOLE, ROOT, banner, options, slug, write
 
 CALLS, SMALL_CALLS = 1_000_000, 2_000
-SLICE = 200_000
-MODULES, BUILDS = 0.01, 0.02
-"""Which share of a slice are calls of modules, and of compiled builds."""
+SLICE, PROGRAMS_SLICE = 200_000, 20_000
+MODULES, BUILDS, PROGRAMS = 0.01, 0.02, 0.01
+"""Which share of a slice are calls of modules, of compiled builds, and in programs that train."""
+LEARNED = 0.0002
+"""How many functions are learned in such a program, for each of its calls."""
 HUNG_S = 1800
 """A slice that takes longer has hung."""
 COUNTED = ("calls", "hits", "misses", "bypasses", "raised_by_both", "mismatches", "exceptions", "deaths")
@@ -50,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = {"seed": chosen.seed, "asked": calls, **dict.fromkeys(COUNTED, 0), "notes": []}
     if chosen.background:
         os.environ.update(SHAPEDISPATCH_LEARN="background", SHAPEDISPATCH_EARN="0")
-    if chosen.graphs:
-        os.environ.update(FUZZ_GRAPHS="true")
+    for name in ("graphs", "programs"):
+        if getattr(chosen, name):
+            os.environ[f"FUZZ_{name.upper()}"] = "true"
     started, until = time.monotonic(), time.time() + chosen.seconds
     with ThreadPoolExecutor(chosen.jobs) as pool:
         running = [pool.submit(in_a_process, *one, until, chosen.device) for one in slices(calls, chosen)]
@@ -61,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             CONSOLE.print(", ".join(f"{found[name]} {name.replace('_', ' ')}" for name in COUNTED), highlight=False)
             CONSOLE.print(f"{found['seconds']} s, {found['calls_per_second']} calls a second", highlight=False)
             part = "in the background" if chosen.background else f"{found.get('road', 'no')} road"
-            part = "as graphs" if chosen.graphs else part
+            part = "as graphs" if chosen.graphs else "in programs" if chosen.programs else part
             write(__file__, found, ran_on, chosen, part=slug(part))
     return int(any(found[name] for name in BAD))
 
@@ -74,13 +78,15 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
     parser.add_argument("--background", action="store_true", help="learn in the background, with real processes")
     parser.add_argument("--graphs", action="store_true", help="run builds as CUDA graphs wherever they are recorded")
+    parser.add_argument("--programs", action="store_true", help="have all calls in programs that train")
     parser.add_argument("--slice", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=math.inf, help=argparse.SUPPRESS)
 
 
 def slices(calls: int, chosen: argparse.Namespace) -> list[tuple[int, int]]:
     """How many calls each slice makes, and its seed; short enough that all jobs end at about the same time."""
-    size = max(1, min(SLICE, -(-calls // (4 * chosen.jobs))))
+    most = PROGRAMS_SLICE if chosen.programs else SLICE
+    size = max(1, min(most, -(-calls // (4 * chosen.jobs))))
     return [(min(size, calls - number * size), chosen.seed * 1_000_003 + number) for number in range(-(-calls // size))]
 
 
@@ -98,17 +104,29 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    built, of_modules = int(calls * BUILDS), int(calls * MODULES)
+    built, of_modules, programs = int(calls * BUILDS), int(calls * MODULES), int(calls * PROGRAMS)
     if os.environ.get("SHAPEDISPATCH_LEARN") == "background":
         tally, more = fuzz_background(calls, seed, until)
         return {**more, **told([tally], seed)}
     if "FUZZ_GRAPHS" in os.environ:
         tally = fuzz_graphs(calls, seed, until)
         return {"replays": replays(), **told([tally], seed)}
-    tallies = [fuzz(calls - built - of_modules, seed, batch=min(4000, max(100, calls // 20)), states=4, until=until)]
+    if "FUZZ_PROGRAMS" in os.environ:
+        return told(in_programs(calls, seed, until), seed)
+    others = built + of_modules + programs
+    tallies = [fuzz(calls - others, seed, batch=min(4000, max(100, calls // 20)), states=4, until=until)]
     if built >= 100 and time.time() < until:
         tallies += [fuzz_modules(of_modules, seed, until=until), fuzz_builds(built, seed)]
+        tallies += in_programs(programs, seed, until)
     return told(tallies, seed)
+
+
+def in_programs(calls: int, seed: int, until: float) -> list[Any]:
+    """Programs that train: so many calls of builds, and those of functions that are learned."""
+    from tests.fuzzing_programs import fuzz_learned_programs, fuzz_programs
+
+    learned = math.ceil(calls * LEARNED)
+    return [fuzz_programs(calls, seed, until), fuzz_learned_programs(learned, seed, until)]
 
 
 def replays() -> int:

@@ -376,6 +376,8 @@ MUTATIONS = (
     Mutation(JOINT, "one.detach().requires_grad_() if has_gradient else one", "one", (OF_JOINT,)),
     Mutation(NOTED, ' and not hasattr(before, "variable")', "", (AGAIN,)),
     Mutation(NOTED, " and not one.requires_grad:", " and False:", (AGAIN,)),
+    Mutation(NOTED, "before is None and one.requires_grad", "False", (AGAIN,)),
+    Mutation(NOTED, "one.requires_grad and torch.is_grad_enabled()", "one.requires_grad", (AGAIN,)),
     Mutation("hit/call.py", " or is_lazy(gradient):", ":", (STEPS,)),
     Mutation("functions/compile/autograd.py", "if any(map(is_lazy, gradients)):", "if False:", (STEPS,)),
     Mutation(JOINT, "        if state.again is None:", "        if True:", (AGAIN,)),

@@ -392,6 +392,20 @@ def test_a_penalty_does_not_stop_a_program_that_learns() -> None:
 
 
 @pytest.mark.parametrize("fn", [saves_nothing, has_one_backward_for_two])
+def test_an_argument_that_was_frozen_at_the_call_is_told(fn: Callable[..., Any]) -> None:
+    """It might get a gradient where plain gives none; a backward that nobody follows is asked for none."""
+    f, w = pinned(built(fn, hints=(), exact=True), "exact"), torch.ones(4)
+    x = torch.full((4,), 3.0, requires_grad=True)
+    made = scalar(f(x, w))
+    w.requires_grad_()
+    with pytest.raises(RuntimeError, match="needed no gradient then"):
+        torch.autograd.grad(made, (x,), create_graph=True, retain_graph=True)
+    batch = torch.autograd.grad(made, (x,), torch.ones(2), is_grads_batched=True, retain_graph=True)
+    (one,) = torch.autograd.grad(made, (x,))
+    assert_same(batch[0], torch.stack([one, one]))
+
+
+@pytest.mark.parametrize("fn", [saves_nothing, has_one_backward_for_two])
 def test_an_argument_that_was_detached_since_is_told(fn: Callable[..., Any]) -> None:
     """Its history is gone with which a second derivative would go on: none of it would be a wrong one."""
     f, w = pinned(built(fn, hints=(), exact=True), "exact"), torch.ones(4, requires_grad=True)

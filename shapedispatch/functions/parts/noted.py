@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor
 
 from ...hit.call import NO_SECOND
@@ -37,6 +38,8 @@ class Noted(list[Any]):
             for (before, _), one in zip(node.next_functions, tensors, strict=True):
                 if before is not None and not hasattr(before, "variable") and not one.requires_grad:
                     raise RuntimeError(f"{NO_SECOND} A tensor that its code was given has been detached since.")
+                if before is None and one.requires_grad and torch.is_grad_enabled():  # some of plain give it one
+                    raise RuntimeError(f"{NO_SECOND} A tensor that its code was given needed no gradient then.")
         return inputs
 
     @staticmethod
