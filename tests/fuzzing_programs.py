@@ -226,7 +226,7 @@ class Program:
         if self.weight.grad is not None:
             with torch.no_grad():
                 self.weight -= 0.01 * self.weight.grad
-            self.out, self.roots = [*self.out, *self.roots], []
+            self.out, self.roots, self.pool = [*self.out, *self.roots], [], self.pool[:1]
 
     # Other tensors.
 
