@@ -144,6 +144,28 @@ def test_calls_whose_backwards_begin_at_one_result_are_ordered_anew(here: BuiltH
     assert len(here.tasks) == 2
 
 
+def apart(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Two results of different inputs: they have a backward each."""
+    return torch.tanh(x @ w), torch.exp(w * 0.1)
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize("fn", [composed, both, apart])
+def test_a_backward_that_is_followed_has_the_operators(here: BuiltHere, fn: Callable[..., Any]) -> None:
+    """Of what was loaded whole or in parts: they cross with its code."""
+
+    def penalty(run: Callable[..., Any]) -> tuple[Tensor, ...]:
+        made = run(x, w)
+        first = made[0] if isinstance(made, tuple) else made
+        (slope,) = torch.autograd.grad(first.sum(), (x,), create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), (x, w))
+
+    f = shapedispatch(fn, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    learned(f, (x, w))
+    assert_same(penalty(f.variant("hint[M=64]")), penalty(fn))
+
+
 @pytest.mark.generated
 @pytest.mark.skipif(not CLASSES_ARE_WATCHED, reason="before torch 2.13 such an index ends the process: no build")
 @pytest.mark.parametrize("several", [False, True])

@@ -129,7 +129,7 @@ class Artifact:
     """What was compiled in its place, one after the other, as the ``plan`` has it: then ``entry`` is empty."""
     plan: Plan | None = None
     operators: bytes = b""
-    """Of a part whose results have one backward: its graph of those that plain calls."""
+    """Of a part: its graph of those that plain calls."""
     made_of: MadeOf | None = None
     """And of what they are made."""
     tag: str = ""
@@ -198,8 +198,7 @@ def _saved_part(code: Code, examples: Sequence[Any], graph: torch.fx.GraphModule
     """As `saved`, of a part."""
     from .parcel import graph_bytes
 
-    found = saved(code, examples)
-    return found if made_of is None else replace(found, operators=graph_bytes(graph, ()), made_of=made_of)
+    return replace(saved(code, examples), operators=graph_bytes(graph, ()), made_of=made_of)
 
 
 def _operators(graph: bytes) -> Callable[[], torch.fx.GraphModule]:
@@ -346,11 +345,11 @@ def loaded(artifact: Artifact, code: Code) -> Run:
         code.partial = Partial()
         run = artifact.plan.joined([_loaded_part(part, artifact.tag, code) for part in artifact.parts])
     else:
-        run = _loaded_whole(artifact, code)
+        run = _loaded_whole(artifact, code, lambda: code.graph)
     return taking_back_draws(run) if code.draws else run
 
 
-def _loaded_whole(artifact: Artifact, code: Code) -> Run:
+def _loaded_whole(artifact: Artifact, code: Code, operators: Callable[[], torch.fx.GraphModule | None]) -> Run:
     """As `loaded`, of what was compiled as one."""
     _put_back(artifact.libraries)
     entry = pickle.loads(artifact.entry)
@@ -361,7 +360,7 @@ def _loaded_whole(artifact: Artifact, code: Code) -> Run:
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
     passed_on = undefined_passed_on(
-        lambda: entry.compiled_bw is not None, lambda: code.graph if code.computes else None, code
+        lambda: entry.compiled_bw is not None, lambda: operators() if code.computes else None, code
     )
     with (
         generated_modules_kept(code),
@@ -389,11 +388,12 @@ def _loaded_part(part: Artifact, tag: str, whole: Code) -> Run:
     """As `loaded`, of a part of other code, which has its modules."""
     code = Code(partial=whole.partial)
     code.take(part.code)
+    operators = _operators(part.operators)
     try:
-        run = _loaded_whole(replace(part, tag=tag), code)
+        run = _loaded_whole(replace(part, tag=tag), code, operators)
         if whole.partial is None or part.made_of is None:
             return run
-        return Joint(run, _operators(part.operators), part.made_of, whole.partial)
+        return Joint(run, operators, part.made_of, whole.partial)
     finally:
         whole.modules += code.modules
         whole.libraries += code.libraries
