@@ -23,8 +23,8 @@ from .shapes.buckets import Rule
 from .shapes.dims import distance
 
 __all__ = [
-    "ALL", "Backend", "Call", "Candidate", "Check", "Observed", "Offer", "OfferBuilder", "OfferRequest", "Search",
-    "TrialRequest", "TunedConfigs", "Verdicts",
+    "ALL", "Backend", "Call", "Candidate", "Check", "Observed", "Offer", "OfferBuilder", "OfferRequest", "Program",
+    "Search", "TrialRequest", "TunedConfigs", "Verdicts",
 ]  # fmt: skip
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -32,8 +32,17 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], bool]
 """A guard: whether what it guards may run a call."""
 Observed = tuple[Hashable, bool, tuple[tuple[int, ...], ...]]
-"""What calls have in common that differ in sizes, strides and numbers only; whether one shows more to vary; the sizes
-of each tensor of the first such call."""
+"""What calls have in common that differ in sizes, strides and numbers; whether more varies; the first one's sizes."""
+
+
+class Program(Protocol):
+    """What a program does with what calls were given, and have made."""
+
+    def is_seen(self) -> bool:
+        """Whether that has been seen, so that others than plain may run."""
+
+    def plain_ran(self, call: Call, answer: Any) -> None:
+        """Plain has run this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,8 @@ class Candidate:
     """The binary digits of its coarsest arithmetic, where that is known: its numbers are no finer."""
     missed: Callable[[], int] | None = None
     """Of a CUDA graph: how many calls were no replay of it. Such a call says nothing of what it costs."""
-    plain_ran: Callable[[Call, Any], None] | None = None
-    """Told a call that plain has run, and its answer, where a backward of this one may need what is written then."""
+    program: Program | None = None
+    """What has been seen of it, where a backward of this one may need what the program writes."""
     records: str | None = None
     """Of a CUDA graph: the variant whose code it is of, which runs until there is a recording."""
     vouched: bool = False
@@ -99,12 +108,11 @@ class Candidate:
 class Offer:
     """What may run a call: plain first, then the others in the order that ties are broken in.
 
-    ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may
-    be run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as
-    another, that other. ``failures`` are those refusals that are no matter of this call's sizes, ``faults`` those in
-    which what the user wrote is at fault. ``reproducible`` says
-    that where plain is all that is offered, the reasons would hold in another process too. A ``search`` is to be made
-    first, if there is one: then only plain is offered.
+    ``written`` names the arguments that plain writes, None where that is unknown. ``untimed`` says why nothing may be
+    run for timing, if so. ``notes`` are for a person. ``aliases`` name, for a variant that is the same code as another,
+    that other. ``failures`` are those refusals that are no matter of this call's sizes, ``faults`` those in which what
+    the user wrote is at fault. ``reproducible`` says that where plain is all that is offered, the reasons would hold in
+    another process too. A ``search`` is to be made first, if there is one: then only plain is offered.
     """
 
     candidates: tuple[Candidate, ...]
@@ -199,8 +207,8 @@ class Verdicts(Protocol):
 class OfferRequest:
     """What an offer is asked for: every variant, or ``only`` plain and the one of that name.
 
-    Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name
-    had for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
+    Without ``build`` nothing is made: what is held already is all there is. ``config`` is what the one of that name had
+    for a config, or its text as a store holds it. ``exhaustive`` asks for all configs at this very call.
     ``judge(variant, trial_request)`` is asked before a variant is made or run, and says why it may not be, if so.
     ``tuned_configs`` are those of all processes, where they are kept. With ``alone`` the one that is asked for comes
     without plain. ``untimed(offer)`` says why nothing of an offer would be timed, if so: then nothing is searched; nor
@@ -227,8 +235,7 @@ class OfferRequest:
     """Whether builds come as CUDA graphs, too, which hold ``graph_bytes`` together, or a share of the device's."""
     graph_bytes: int | None = None
     graphs_pay: Callable[[str], bool] | None = None
-    """Asked with a variant before its graph is recorded, if that is not to be done at once: graphs are for calls that
-    come often, then."""
+    """Asked with a variant before its graph is recorded, if not at once: they are for calls that come often."""
 
     def wants(self, variant: str) -> bool:
         """Whether a variant is asked for."""

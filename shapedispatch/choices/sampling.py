@@ -39,6 +39,8 @@ class Sampling:
         return self._ran(LAUNCHED, launch, {})
 
     def _ran(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self._is_unseen():
+            return self._seen(way, args, kwargs)
         if self._pauses() or not self._noting.acquire(blocking=False):
             return self._unsampled_by(self._best(), way, args, kwargs)
         try:
@@ -56,11 +58,22 @@ class Sampling:
             self._raised(one, error)
         return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
 
+    def _is_unseen(self) -> bool:
+        """Whether it is not known yet what the program does with what a build may keep."""
+        return any(one.program is not None and not one.program.is_seen() for one in self.offer.candidates)
+
+    def _seen(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the call by plain, so that it shows what the program does then."""
+        plain = self.offer.candidates[0]
+        answer = way(plain)(*args, **kwargs)
+        self._ran_by(plain, args, kwargs, answer)
+        return answer
+
     def _ran_by(self, one: Candidate, args: tuple[Any, ...], kwargs: Mapping[str, Any], answer: Any) -> None:
         """Say what plain has run, to those whose backward may need what the program writes then."""
-        told = (other.plain_ran for other in self.offer.candidates if one.name == "plain")
-        for tell in dict.fromkeys(tell for tell in told if tell is not None):
-            tell((args, kwargs), answer)
+        told = (other.program for other in self.offer.candidates if one.name == "plain")
+        for program in dict.fromkeys(program for program in told if program is not None):
+            program.plain_ran((args, kwargs), answer)
 
     def _raised(self, one: Candidate, error: Exception) -> None:
         """Keep why plain answers for this one."""

@@ -84,6 +84,10 @@ class Watch(Sampling):
         fixed = self.here.core.frozen or torch.are_deterministic_algorithms_enabled()
         return fixed or capturing(self.here.device)
 
+    def _is_unseen(self) -> bool:
+        """Of a build that was chosen, by an earlier process, say, it is known by now."""
+        return self.drift.winner == "plain" and Sampling._is_unseen(self)
+
     def _best(self) -> Candidate:
         return self.candidates[self.drift.winner]
 

@@ -326,17 +326,17 @@ class TorchFunction(CallSigner):
                 builder.fail(name, verdict.wrong)
                 return
             found = Candidate(name, build.run, build.check(), slot, build.route, point=point or None)
-            self._offer_right(found, build, verdict, call, builder)
+            self._offer_right(found, build, verdict, call, memory, builder)
 
     def _offer_right(
-        self, found: Candidate, build: Build, verdict: Verdict, call: BuildRequest, builder: OfferBuilder
+        self, found: Candidate, build: Build, verdict: Verdict, call: BuildRequest, memory: Table, builder: OfferBuilder
     ) -> None:
         """Offer a build that takes the call, of which its graph says nothing against it."""
         builder.notes += build.notes()
         if verdict.unjudged and builder.request.room is not None:
             builder.notes.append(f"{found.name} is compared with plain on calls alone: {verdict.unjudged}")
-        judged, told = not verdict.unjudged, build.code.plain_ran
-        builder.candidates.append(found := replace(found, judged=judged, digits=verdict.digits, plain_ran=told))
+        judged, program = not verdict.unjudged, build.code.program(memory.facts.programs, call.rank_signature())
+        builder.candidates.append(found := replace(found, judged=judged, digits=verdict.digits, program=program))
         if builder.request.graphs:
             offer_recorded(build, found, call, builder)
 

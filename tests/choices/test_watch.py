@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
+from shapedispatch.functions.parts.partial import Partial
+from shapedispatch.functions.parts.steps import MOST_CALLS, Program, Steps
 from shapedispatch.hit import native
 from shapedispatch.online import real_calls
 from shapedispatch.records import Choice, Timing
@@ -304,6 +306,21 @@ def test_one_that_raises_at_a_sample_is_answered_by_plain(times: Times) -> None:
     assert torch.equal(watch(X), X * 2)
     assert "other" not in watch.drift.known_us
     assert dict(f.cache_info().bypasses_by_reason) == {"a build raised RuntimeError: out of order": 1}
+
+
+def test_next_to_plain_nothing_runs_before_the_program_has_been_seen(times: Times) -> None:
+    """Its backward may need what the program writes; what was chosen runs in any case."""
+    f = settled(times)
+    [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
+    watch, unseen = entry.learner, Program(Partial(), Steps())
+    told = [dataclasses.replace(one, program=unseen) for one in watch.offer.candidates]
+    watch.offer, ran = dataclasses.replace(watch.offer, candidates=tuple(told)), []
+    for winner, calls in (("other", 20), ("plain", MOST_CALLS), ("plain", 20)):
+        watch.drift.winner, times.ran["plain"], times.ran["other"] = winner, 0, 0
+        for _ in range(calls):
+            watch(X)
+        ran.append((times.ran["plain"] > 0, times.ran["other"] > 0))
+    assert ran == [(True, True), (True, False), (True, True)]
 
 
 class Released:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_what_is_asked_for_holds_no_memory() -> None:
     x = torch.ones(4, 8) * weight()
     partial, gone = Partial(), weakref.ref(x.untyped_storage())
     partial.plain_ran(((x,), {}), None)
-    assert all(count.untyped_storage().nbytes() == 0 for count, _ in partial.given.watched)
+    assert all(count.untyped_storage().nbytes() == 0 for count, _ in chain(*partial.given.watched))
     assert gone() is not None
     del x
     assert gone() is None
@@ -172,6 +173,15 @@ def test_it_is_asked_for_a_few_hits_alone() -> None:
     write = torch.ones(4, 8) * weight()
     assert not after(lambda x: x.add_(1), write.clone(), hits=RECENT).check()
     assert after(lambda x: x.add_(1), write.clone(), hits=RECENT + 1).check()
+
+
+def test_several_calls_are_asked_for() -> None:
+    """In a step of a program there may be others before the write."""
+    partial, written = Partial(), [torch.ones(4, 8) * weight() for _ in range(3)]
+    for one in written:
+        partial.plain_ran(((one,), {}), None)
+    written[0] += 1
+    assert not partial.check()
 
 
 def test_another_kind_of_tensor_is_no_matter() -> None:

@@ -21,6 +21,7 @@ from shapedispatch.functions import builder
 from shapedispatch.functions.checks.graph_check import GraphCheck, NotJudged, Verdict
 from shapedispatch.functions.compile import artifact, remote
 from shapedispatch.functions.compile.artifact import Artifact, ShapeConditions
+from shapedispatch.functions.parts.steps import MOST_CALLS
 from shapedispatch.functions.request import BuildRequest
 from shapedispatch.store.artifacts import KeptJob
 from tests.built_here import BuiltHere, learning_here
@@ -59,9 +60,9 @@ def composed(x: Tensor, w: Tensor) -> Tensor:
 
 
 def learned(fn: Callable[..., Any], *call: Any, **how: Any) -> Any:
-    """A dispatcher, after calls enough."""
+    """A dispatcher, after calls enough: for what it is to see of a program that has gradients, too."""
     f = shapedispatch(fn, **{"dims": {"x": "M _"}, "hints": (64,), "store": False, **how})
-    for _ in range(40):
+    for _ in range(40 + MOST_CALLS):
         f(*call)
     return f
 

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,10 @@ import torch
 import torch.compiler.config
 
 if TYPE_CHECKING:
+    from ...hit.facts import FactMap
     from ..parts.partial import Partial
     from ..parts.plan import MadeOf, Plan
+    from ..parts.steps import Program
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
@@ -96,10 +98,13 @@ class Code:
     partial: Partial | None = None
     """What backwards have shown that its own cannot do; None where it has none."""
 
-    @property
-    def plain_ran(self) -> Any:
-        """See `Candidate.plain_ran`."""
-        return None if self.partial is None else self.partial.plain_ran
+    def program(self, known: FactMap[Hashable, Any], calls: Hashable) -> Program | None:
+        """See `Candidate.program`; what is ``known`` of ``calls`` of this kind all of its builds have in common."""
+        if self.partial is None:
+            return None
+        from ..parts.steps import Program  # code without a backward has no use for it
+
+        return Program.of(self.partial, known, calls)
 
     def note(self, gm: torch.fx.GraphModule, numbers: Collection[torch.dtype]) -> None:
         """Be of this graph, too, a forward or a backward, in which numbers that are inputs become these dtypes."""

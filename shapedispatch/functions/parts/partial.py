@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -30,8 +31,8 @@ class _Kind:
     written: bool = False
     kept: bool | None = None
     """Whether the backward needs any; None before the first run."""
-    watched: tuple[tuple[Any, int], ...] = ()
-    """What stands for those of a call that plain has run, with their counts of writes."""
+    watched: tuple[tuple[tuple[Any, int], ...], ...] = ()
+    """What stands for those of the last calls that plain has run, with their counts of writes."""
 
     def is_lost(self) -> bool:
         """Whether a backward would raise."""
@@ -44,11 +45,13 @@ class _Kind:
     def watch(self, found: Iterable[Tensor]) -> None:
         """See what becomes of these."""
         usual = [one for one in found if type(one) is Tensor and one.layout is strided and not one.is_inference()]
-        self.watched = tuple((_count_of(one), one._version) for one in usual if not (one.requires_grad and one.is_leaf))
+        own = tuple((_count_of(one), one._version) for one in usual if not (one.requires_grad and one.is_leaf))
+        if own:
+            self.watched = (*self.watched, own)[-RECENT:]
 
     def ask(self, over: bool) -> None:
         """Whether one was written since that has a history: a backward that goes through it is yet to come."""
-        for count, version in self.watched:
+        for count, version in chain.from_iterable(self.watched):
             one = count() if isinstance(count, ref) else count
             if one is not None and one._version != version and (one is count or one.grad_fn is not None):
                 self.written = True

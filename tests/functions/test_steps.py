@@ -1,0 +1,100 @@
+"""Before a build runs that keeps something for its backward, a program has gone through a whole step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shapedispatch.functions.builder import WRITTEN_LATER
+from shapedispatch.functions.parts.partial import Partial
+from shapedispatch.functions.parts.steps import BACKWARDS, MOST_CALLS, Program, Steps
+from shapedispatch.hit.table import Table
+from tests.functions.test_partial import gate, online, weight
+from tests.helpers import assert_same
+
+
+def ran(steps: Steps, calls: int = 1) -> Tensor:
+    """What so many calls of plain's have made, together."""
+    made = [weight() * 2 for _ in range(calls)]
+    for one in made:
+        steps.ran(one)
+    return torch.stack(made).sum()
+
+
+def test_a_few_backwards_have_whole_steps_between_them() -> None:
+    """One may have begun in the middle of its step, and steps of two kinds may take turns."""
+    steps, seen = Steps(), []
+    for _ in range(BACKWARDS):
+        ran(steps, 3).backward()
+        seen.append(steps.are_over())
+    assert seen == [*[False] * (BACKWARDS - 1), True]
+    assert BACKWARDS > 3
+
+
+def test_a_backward_through_several_calls_is_one() -> None:
+    """Wherever it comes to a result."""
+    steps = Steps()
+    ran(steps, 5).backward()
+    assert (steps.calls, steps.backwards) == (5, 1)
+
+
+def test_where_no_backward_comes_it_is_waited_for_so_many_calls() -> None:
+    """A program may record gradients that it has no use for."""
+    steps, seen = Steps(), []
+    for _ in range(MOST_CALLS):
+        seen.append(steps.are_over())
+        steps.ran(weight() * 2)
+    assert not any(seen)
+    assert steps.are_over()
+
+
+def test_a_result_without_history_has_no_backward() -> None:
+    """Nor has what is no tensor."""
+    steps = Steps()
+    for answer in (torch.ones(3), weight(), 3, None):
+        steps.ran(answer)
+    assert (steps.calls, steps.backwards) == (4, 0)
+
+
+def test_builds_of_one_kind_of_call_see_the_same_program() -> None:
+    """Each is told of a call, which counts once; those of another kind have seen nothing."""
+    known, answer = Table(8, 8).facts.programs, weight() * 2
+    one, other, foreign = (Program.of(Partial(), known, calls) for calls in ("a", "a", "b"))
+    for program in (one, other):
+        program.plain_ran(((), {}), answer)
+    assert (one.steps.calls, foreign.steps.calls) == (1, 0)
+    assert one.steps is other.steps
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_program_that_writes_in_one_of_its_places_runs_as_without(place: int) -> None:
+    """No build runs in the others before that has been seen: none of its steps raises."""
+    f, found = online(gate), []
+    for call in (gate, f):
+        w = weight()
+        for seed in range(8):
+            x: Any = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)) * w
+            for number in range(4):
+                made = call(x, w)
+                if number == place:
+                    x += made * 0.1
+                else:
+                    x = x + made * 0.1
+            x.sum().backward()
+        found.append(w.grad)
+    assert_same(*found)
+    x, w = torch.ones(4, 8) * weight(), weight()
+    f(x, w)
+    assert (f.explain(x, w).variant, WRITTEN_LATER in str(f.explain(x, w))) == ("plain", True)
+
+
+def test_a_program_that_writes_nothing_comes_to_its_builds() -> None:
+    """After its first steps."""
+    f, w = online(gate), weight()
+    for _ in range(30):
+        f(torch.ones(4, 8) * w, w).sum().backward()
+    x = torch.ones(4, 8) * w
+    assert {timing.variant for timing in f.explain(x, w).timings if timing.repeats} == {"plain", "exact"}
