@@ -29,7 +29,7 @@ NUMBERS, NEWCOMERS = "tests/online/test_repeats.py", "tests/dispatch/test_newcom
 BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 ANEW, OF_INNER = "functions/parts/apart.py", "tests/functions/test_inner_results.py"
-OF_PROGRAM, PROGRAM = "functions/parts/steps.py", "tests/functions/test_steps.py"
+PROGRAM, OF_PROGRAM = "functions/parts/steps.py", "tests/functions/test_steps.py"
 WATCHED = "tests/choices/test_watch.py"
 PARTIAL, OF_PARTIAL = "functions/parts/partial.py", "tests/functions/test_partial.py"
 AGAIN_OF, NOTED = "functions/parts/again.py", "functions/parts/noted.py"
@@ -386,12 +386,12 @@ MUTATIONS = (
     Mutation(PARTIAL, "            self._ask()\n", "            pass\n", (OF_PARTIAL,)),
     Mutation(PARTIAL, "        self.made.watch(tensors(answer))\n", "", (OF_PARTIAL,)),
     Mutation(PARTIAL, "(*self.watched, own)[-RECENT:]", "(own,)", (OF_PARTIAL,)),
-    Mutation(OF_PROGRAM, "self.backwards >= BACKWARDS or ", "", (PROGRAM,)),
-    Mutation(OF_PROGRAM, "BACKWARDS, MOST_CALLS = 4, 64", "BACKWARDS, MOST_CALLS = 1, 64", (PROGRAM,)),
-    Mutation(OF_PROGRAM, " or self.calls >= MOST_CALLS", "", (PROGRAM,)),
-    Mutation(OF_PROGRAM, "(number := running()) != self._backward:", "(number := running()) > -9:", (PROGRAM,)),
-    Mutation(OF_PROGRAM, "        elif made is not self._answer():", "        else:", (PROGRAM,)),
-    Mutation("choices/sampling.py", "        if self._is_unseen():", "        if False:", (PROGRAM,)),
+    Mutation(PROGRAM, "self.backwards >= BACKWARDS or ", "", (OF_PROGRAM,)),
+    Mutation(PROGRAM, "BACKWARDS, MOST_CALLS = 4, 64", "BACKWARDS, MOST_CALLS = 1, 64", (OF_PROGRAM,)),
+    Mutation(PROGRAM, " or self.calls >= MOST_CALLS", "", (OF_PROGRAM,)),
+    Mutation(PROGRAM, "(number := running()) != self._backward:", "(number := running()) > -9:", (OF_PROGRAM,)),
+    Mutation(PROGRAM, "        elif made is not self._answer():", "        else:", (OF_PROGRAM,)),
+    Mutation("choices/sampling.py", "        if self._is_unseen():", "        if False:", (OF_PROGRAM,)),
     Mutation("choices/watch.py", 'self.drift.winner == "plain" and ', "", (WATCHED,)),
     Mutation(PARTIAL, "        self._memory.update(made)\n", "", (OF_PARTIAL,)),
     Mutation(PARTIAL, " if storage_of(kept[place]) not in self._memory)", ")", (OF_PARTIAL,)),
@@ -403,7 +403,12 @@ MUTATIONS = (
     Mutation(PARTIAL, "            self.raised = True\n", "", (OF_PARTIAL,)),
     Mutation(PARTIAL, '        if "inplace" in str(error):', "        if True:", (OF_PARTIAL,)),
     Mutation("functions/builder.py", "        if is_written_later(call, memory):", "        if False:", (OF_PARTIAL,)),
-    Mutation("choices/sampling.py", "            program.plain_ran((args, kwargs), answer)\n", "            pass\n", (OF_PARTIAL,)),
+    Mutation(
+        "choices/sampling.py",
+        "            program.plain_ran((args, kwargs), answer)",
+        "            pass",
+        (OF_PARTIAL,),
+    ),
     Mutation(NOTED, "            before.let_go()", "            pass", (AGAIN,)),
     Mutation("hit/call.py", "not (alone() and all(", "not (all(", (STEPS,)),
     Mutation("hit/call.py", "alone() and all(map(lies_as, gradients, layouts))", "alone()", (STEPS,)),
