@@ -28,7 +28,7 @@ from tests import fuzzing
 from tests.fuzzing import Tally, unlike
 
 MOST_STEPS = 6
-LEARNED_RUNS = 12
+LEARNED_RUNS = 40
 """How often one program runs while its function is learned: the build lands in the middle."""
 WORK = 14
 """How many more operators a learned function has, so that a build is chosen over plain."""
