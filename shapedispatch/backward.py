@@ -15,8 +15,23 @@ from torch import Tensor
 from .private import find
 
 __all__ = [
-    "BEGUN", "SEEN", "WRITTEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind",
-    "is_for_leaves", "is_lazy", "keeps_graph", "running", "storage_of", "tracked", "without_history",
+    "BEGUN",
+    "SEEN",
+    "TRACKED",
+    "WRITTEN",
+    "Tracked",
+    "at_its_end",
+    "blind",
+    "for_leaves",
+    "in_transform",
+    "is_blind",
+    "is_for_leaves",
+    "is_lazy",
+    "keeps_graph",
+    "running",
+    "storage_of",
+    "tracked",
+    "without_history",
 ]  # fmt: skip
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -88,10 +103,10 @@ _for_leaves = weakref.WeakValueDictionary[int, _Ours]()
 """By number. A device has a thread of its own for backwards: nothing of the thread that asks would tell them."""
 
 
-SEEN, BEGUN, WRITTEN = 1, 2, 3
+SEEN, BEGUN, WRITTEN, TRACKED = 1, 2, 3, 4
 """What a backward asked of a call that code with one backward for several results has not: what comes back to a result
-that others are made of; to begin at some results alone. So many of `cut.Way` are no way for such calls, and no build at
-all is where the last was asked: what the call was given, or has made, after it was written."""
+that others are made of; to begin at some results alone. So many of `cut.Way` are no way for such calls. Of the last two
+each leaves no build: what the call was given, or has made, after it was written; to be followed, where code cannot."""
 
 
 def blind(hook: Hook) -> Hook:

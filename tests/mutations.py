@@ -30,7 +30,7 @@ BOUND = "tests/keys/test_signature.py"
 JOINT, OF_JOINT = "functions/parts/joint.py", "tests/functions/test_joint.py"
 ANEW, OF_INNER = "functions/parts/apart.py", "tests/functions/test_inner_results.py"
 PROGRAM, OF_PROGRAM = "functions/parts/steps.py", "tests/functions/test_steps.py"
-WATCHED = "tests/choices/test_watch.py"
+WATCHED, REMOTE_BUILD = "tests/choices/test_watch.py", "tests/functions/test_remote_build.py"
 PARTIAL, OF_PARTIAL = "functions/parts/partial.py", "tests/functions/test_partial.py"
 AGAIN_OF, NOTED = "functions/parts/again.py", "functions/parts/noted.py"
 SOURCES = "functions/parts/sources.py"
@@ -391,6 +391,13 @@ MUTATIONS = (
     Mutation(PROGRAM, " or self.calls >= MOST_CALLS", "", (OF_PROGRAM,)),
     Mutation(PROGRAM, "(number := running()) != self._backward:", "(number := running()) > -9:", (OF_PROGRAM,)),
     Mutation(PROGRAM, "        elif made is not self._answer():", "        else:", (OF_PROGRAM,)),
+    Mutation(PROGRAM, "        self.tracked |= tracked.now()\n", "", (OF_PROGRAM,)),
+    Mutation(PARTIAL, "not self.repeats and (", "(", (OF_PROGRAM,)),
+    Mutation(PARTIAL, "            yield TRACKED", "            yield from ()", (OF_PROGRAM,)),
+    Mutation(PARTIAL, " or self._is_tracked()) or", ") or", (OF_PROGRAM,)),
+    Mutation(AGAIN_OF, "            self.partial.tracked, self.partial.repeats = True, False\n", "", (OF_PROGRAM,)),
+    Mutation("functions/compile/artifact.py", "if code.repeats else", "if code.computes else", (REMOTE_BUILD,)),
+    Mutation("functions/compile/code.py", "        self.computes = all(one.computes for one in parts)\n", "", (AGAIN,)),
     Mutation("choices/sampling.py", "        if self._is_unseen():", "        if False:", (OF_PROGRAM,)),
     Mutation("choices/watch.py", 'self.drift.winner == "plain" and ', "", (WATCHED,)),
     Mutation(PARTIAL, "        self._memory.update(made)\n", "", (OF_PARTIAL,)),
@@ -402,7 +409,12 @@ MUTATIONS = (
     Mutation(PARTIAL, "self.written and self.kept is not False", "self.written", (OF_PARTIAL,)),
     Mutation(PARTIAL, "            self.raised = True\n", "", (OF_PARTIAL,)),
     Mutation(PARTIAL, '        if "inplace" in str(error):', "        if True:", (OF_PARTIAL,)),
-    Mutation("functions/builder.py", "        if is_written_later(call, memory):", "        if False:", (OF_PARTIAL,)),
+    Mutation(
+        "functions/builder.py",
+        "        if why := why_no_backward(call, memory):",
+        "        if why := None:",
+        (OF_PARTIAL,),
+    ),
     Mutation(
         "choices/sampling.py",
         "            program.plain_ran((args, kwargs), answer)",
@@ -485,7 +497,7 @@ MUTATIONS = (
         "dict[int, _Ours]()",
         ("tests/test_backward.py",),
     ),
-    Mutation(PARTIAL, "_is_lost()) or _is_called_again()", "_is_lost())", (OF_JOINT,)),
+    Mutation(PARTIAL, "_is_tracked()) or _is_called_again()", "_is_tracked())", (OF_JOINT,)),
     Mutation(
         JOINT, "torch.inference_mode(False), torch.enable_grad(), casting", "torch.enable_grad(), casting", (OF_JOINT,)
     ),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..backend import OfferBuilder, OfferRequest
 from ..background.account import Later
-from ..backward import BEGUN, SEEN, WRITTEN
+from ..backward import BEGUN, SEEN, TRACKED, WRITTEN
 from ..errors import in_a_line
 from ..hit.table import Table
 from ..interpreter.failures import what_fails
@@ -248,12 +248,14 @@ WRITTEN_LATER = (
     "the program writes an argument, or a result, between a call and its backward (`x += f(x)`): that of a build may"
     " need it, where plain's keeps something else; write `x = x + f(x)`"
 )
+TRACKED_LATER = "the program has its backward followed (create_graph=True), for which its operators would run anew"
 
 
-def is_written_later(call: BuildRequest, memory: Table) -> bool:
-    """Whether what such calls are given, or make, is written before their backward."""
-    known = memory.facts.partial
-    return bool(known) and bool(known.get((call.rank_signature(), WRITTEN)))
+def why_no_backward(call: BuildRequest, memory: Table) -> str | None:
+    """Why no build is for such calls, by what programs do with them and with their backward, if so."""
+    known, calls = memory.facts.partial, call.rank_signature()
+    whys = {WRITTEN: WRITTEN_LATER, TRACKED: TRACKED_LATER} if known else {}
+    return next((why for shown, why in whys.items() if known.get((calls, shown))), None)
 
 
 def why_not_imported(*parts: str) -> str | None:
@@ -321,8 +323,8 @@ def _standing(
         if isinstance(build, Build) and build.code.partial is not None:
             for shown in build.code.partial.known():
                 memory.facts.partial[call.rank_signature(), shown] = True
-        if is_written_later(call, memory):
-            return slot, NoBuild(WRITTEN_LATER, transient=True)
+        if why := why_no_backward(call, memory):
+            return slot, NoBuild(why, transient=True)
         if build is None or build.invalidated():
             if missing is None:
                 return slot, NoBuild("it is not built, and nothing is built in this mode", transient=True)

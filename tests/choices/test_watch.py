@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import shapedispatch as package
 from shapedispatch import Store, Variant, shapedispatch
 from shapedispatch.functions.parts.partial import Partial
-from shapedispatch.functions.parts.steps import MOST_CALLS, Program, Steps
+from shapedispatch.functions.parts.steps import MOST_CALLS
 from shapedispatch.hit import native
 from shapedispatch.online import real_calls
 from shapedispatch.records import Choice, Timing
@@ -312,7 +312,7 @@ def test_next_to_plain_nothing_runs_before_the_program_has_been_seen(times: Time
     """Its backward may need what the program writes; what was chosen runs in any case."""
     f = settled(times)
     [entry] = f.core.table.peek(f.core.backend.key((X,), {}))
-    watch, unseen = entry.learner, Program(Partial(), Steps())
+    watch, unseen = entry.learner, Partial()
     told = [dataclasses.replace(one, program=unseen) for one in watch.offer.candidates]
     watch.offer, ran = dataclasses.replace(watch.offer, candidates=tuple(told)), []
     for winner, calls in (("other", 20), ("plain", MOST_CALLS), ("plain", 20)):

@@ -167,6 +167,23 @@ def test_a_backward_that_is_followed_has_the_operators(here: BuiltHere, fn: Call
 
 
 @pytest.mark.generated
+@pytest.mark.parametrize("several", [False, True])
+def test_what_draws_is_not_followed(here: BuiltHere, several: bool) -> None:
+    """Its operators would draw others, of what was loaded whole or in parts."""
+
+    def drops(x: Tensor, w: Tensor) -> Any:
+        y = F.dropout(torch.tanh(x @ w), 0.5)
+        return (y, torch.exp(w * 0.1)) if several else y
+
+    f = shapedispatch(drops, dims={"x": "M _"}, hints=(64,), store=False)
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    learned(f, (x, w))
+    made = f.variant("hint[M=64]")(x, w)
+    with pytest.raises(RuntimeError, match="draws random numbers"):
+        torch.autograd.grad((made[0] if several else made).sum(), (x,), create_graph=True)
+
+
+@pytest.mark.generated
 @pytest.mark.skipif(not CLASSES_ARE_WATCHED, reason="before torch 2.13 such an index ends the process: no build")
 @pytest.mark.parametrize("several", [False, True])
 def test_what_draws_and_raises_takes_its_draws_back(here: BuiltHere, several: bool) -> None:

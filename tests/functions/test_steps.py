@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from shapedispatch.functions.builder import WRITTEN_LATER
+from shapedispatch.functions.builder import TRACKED_LATER, WRITTEN_LATER
 from shapedispatch.functions.parts.partial import Partial
-from shapedispatch.functions.parts.steps import BACKWARDS, MOST_CALLS, Program, Steps
+from shapedispatch.functions.parts.steps import BACKWARDS, MOST_CALLS, Steps
 from shapedispatch.hit.table import Table
 from tests.functions.test_partial import gate, online, weight
-from tests.helpers import assert_same
+from tests.helpers import assert_same, built, pinned
 
 
 def ran(steps: Steps, calls: int = 1) -> Tensor:
@@ -62,11 +63,58 @@ def test_a_result_without_history_has_no_backward() -> None:
 def test_builds_of_one_kind_of_call_see_the_same_program() -> None:
     """Each is told of a call, which counts once; those of another kind have seen nothing."""
     known, answer = Table(8, 8).facts.programs, weight() * 2
-    one, other, foreign = (Program.of(Partial(), known, calls) for calls in ("a", "a", "b"))
+    one, other, foreign = (Partial().of_calls(known, calls, repeats=True) for calls in ("a", "a", "b"))
     for program in (one, other):
         program.plain_ran(((), {}), answer)
     assert (one.steps.calls, foreign.steps.calls) == (1, 0)
     assert one.steps is other.steps
+
+
+def drops(x: Tensor, w: Tensor) -> Tensor:
+    """What would draw others where it runs anew."""
+    return F.dropout(torch.tanh(x * w), 0.5)
+
+
+def views(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """A result that is a view of an argument."""
+    return torch.tanh(x * w) * x, x[:2]
+
+
+def penalised(fn: Any, x: Tensor, w: Tensor) -> None:
+    """A step with a penalty on a gradient."""
+    made = fn(x, w)
+    [slope] = torch.autograd.grad((made if isinstance(made, Tensor) else made[0]).sum(), [x], create_graph=True)
+    slope.square().sum().backward()
+
+
+@pytest.mark.parametrize("fn", [drops, views])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_program_that_has_its_backward_followed_runs_as_without(fn: Any, every: int) -> None:
+    """By plain, where a build's cannot be: none of its steps raises, also where only some are such."""
+    f, w = online(fn), weight()
+    for step in range(40):
+        x = torch.ones(4, 8, requires_grad=True)
+        if step % every == 0:
+            penalised(f, x, w)
+        else:
+            made = f(x, w)
+            (made if fn is drops else made[0]).sum().backward()
+    f(x := torch.ones(4, 8, requires_grad=True), w)
+    assert (f.explain(x, w).variant, TRACKED_LATER in str(f.explain(x, w))) == ("plain", True)
+
+
+def test_a_followed_backward_that_raises_is_the_last() -> None:
+    """Where a program begins with that once a build has been chosen: plain runs from then on."""
+    f, w = pinned(built(drops, hints=(), exact=True), "exact"), weight()
+    with pytest.raises(RuntimeError, match="draws random numbers"):
+        penalised(f, torch.ones(4, 8, requires_grad=True), w)
+    penalised(f, torch.ones(4, 8, requires_grad=True), w)
+
+
+def test_a_build_whose_operators_repeat_is_tracked() -> None:
+    """It is no reason against that."""
+    steps = Steps(tracked=True)
+    assert [Partial(steps=steps, repeats=repeats).check() for repeats in (True, False)] == [True, False]
 
 
 @pytest.mark.parametrize("place", range(4))

@@ -360,7 +360,7 @@ def _loaded_whole(artifact: Artifact, code: Code, operators: Callable[[], torch.
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     known = torch._inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True, compile_threads=1)
     passed_on = undefined_passed_on(
-        lambda: entry.compiled_bw is not None, lambda: operators() if code.computes else None, code
+        lambda: entry.compiled_bw is not None, lambda: operators() if code.repeats else None, code
     )
     with (
         generated_modules_kept(code),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ...hit.facts import FactMap
     from ..parts.partial import Partial
     from ..parts.plan import MadeOf, Plan
-    from ..parts.steps import Program
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch about torch, and no business of the call that comes first
@@ -98,13 +97,14 @@ class Code:
     partial: Partial | None = None
     """What backwards have shown that its own cannot do; None where it has none."""
 
-    def program(self, known: FactMap[Hashable, Any], calls: Hashable) -> Program | None:
-        """See `Candidate.program`; what is ``known`` of ``calls`` of this kind all of its builds have in common."""
-        if self.partial is None:
-            return None
-        from ..parts.steps import Program  # code without a backward has no use for it
+    @property
+    def repeats(self) -> bool:
+        """Whether its operators do each time what they did: they may run anew for a backward that is followed."""
+        return self.computes and not self.draws
 
-        return Program.of(self.partial, known, calls)
+    def program(self, known: FactMap[Hashable, Any], calls: Hashable) -> Partial | None:
+        """See `Candidate.program`; what is ``known`` of ``calls`` of this kind all of their builds have in common."""
+        return None if self.partial is None else self.partial.of_calls(known, calls, self.repeats)
 
     def note(self, gm: torch.fx.GraphModule, numbers: Collection[torch.dtype]) -> None:
         """Be of this graph, too, a forward or a backward, in which numbers that are inputs become these dtypes."""
@@ -115,7 +115,7 @@ class Code:
 
     def operators(self) -> Any:
         """A graph of operators that does what it does, each time; None where there is none, or that is not all."""
-        return self.graph if self.computes and not self.draws else None
+        return self.graph if self.repeats else None
 
     def gather(self, parts: Sequence[Code], plan: Plan) -> None:
         """Be of what these say together: how they hang together, all forwards, and behind them all backwards."""
@@ -126,6 +126,7 @@ class Code:
         self.numbers = self.numbers.union(*(one.numbers for one in parts))
         self.unrecordable = "it runs in parts"
         self.draws = any(one.draws for one in parts)
+        self.computes = all(one.computes for one in parts)
 
     def take(self, other: Code) -> None:
         """Be of what that one says, which was compiled in another process."""

@@ -100,6 +100,7 @@ class Again:
         """Of a node's inputs, where these come to the results; followed by autograd where that is on."""
         graph, first = self.graph(), self.first
         if graph is None or first is None:
+            self.partial.tracked, self.partial.repeats = True, False
             raise RuntimeError(f"{NO_SECOND} It draws random numbers, or its operators are not known.")
         if torch.get_default_dtype() != first.dtype:  # it is the process's: no thread may change it for a while
             raise RuntimeError(f"{NO_SECOND} The default dtype was {first.dtype} at the call.")

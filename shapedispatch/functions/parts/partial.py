@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -10,11 +10,13 @@ from weakref import ref
 
 from torch import Tensor, strided
 
-from ...backward import WRITTEN, storage_of
+from ...backward import TRACKED, WRITTEN, storage_of
+from ...hit.facts import FactMap
 from ...keys.checkpoint import checkpoint_of
 from ...keys.key import saved_tensor_hooks
 from ...keys.tree import tensors
 from .noted import RECENT
+from .steps import Steps
 
 __all__ = ["KEPT_FOR_IT", "Partial"]
 
@@ -65,8 +67,8 @@ class Partial:
 
     It may have SEEN what comes back to a result that others are made of, or BEGUN at some results alone: then not even
     those are to have one backward that are made of the same. Or something that a call was given, or has made, is
-    WRITTEN before its backward, which may need it where plain's has kept something else. What is read in another thread
-    only rises.
+    WRITTEN before its backward, which may need it where plain's has kept something else. Or its backward is TRACKED,
+    and its operators are no help. What is read in another thread only rises.
     """
 
     seen: int = 0
@@ -74,6 +76,12 @@ class Partial:
     """Whether a backward has raised for what was written."""
     given: _Kind = field(default_factory=_Kind)
     made: _Kind = field(default_factory=_Kind)
+    steps: Steps = field(default_factory=Steps)
+    """Of the program: those of all builds for calls of this kind."""
+    tracked: bool = False
+    """Whether a backward was that came to this build."""
+    repeats: bool = True
+    """Whether it can be."""
     _memory: set[int] = field(default_factory=set)
     """What its parts have made in the first run: one may be given what another has made."""
     _left: int = 0
@@ -85,11 +93,15 @@ class Partial:
             yield self.seen
         if self._is_lost():
             yield WRITTEN
+        if self._is_tracked():
+            yield TRACKED
 
     def failed(self) -> str | None:
         """See `Guard`."""
         if self._is_lost():
             return "what it was given, or has made, is written between a call and its backward"
+        if self._is_tracked():
+            return "a backward is followed (create_graph=True), and its operators are no help"
         return (
             "a backward asked for what its code gives nobody: that of some of its results alone" if self.seen else None
         )
@@ -98,10 +110,23 @@ class Partial:
         """See `Guard`: a checkpoint that is called again runs what it ran at first."""
         if self._left:
             self._ask()
-        return not (self.seen or self._is_lost()) or _is_called_again()
+        return not (self.seen or self._is_lost() or self._is_tracked()) or _is_called_again()
+
+    def of_calls(self, known: FactMap[Hashable, Any], calls: Hashable, repeats: bool) -> Partial:
+        """Be of calls of this kind, of whose steps so much is ``known``; whether operators ``repeat`` what they did."""
+        steps = known.get(calls)
+        if steps is None:
+            known[calls] = steps = Steps()
+        self.steps, self.repeats = steps, repeats
+        return self
+
+    def is_seen(self) -> bool:
+        """See `Program`."""
+        return self.steps.are_over()
 
     def plain_ran(self, call: Any, answer: Any) -> None:
         """Plain has run a call, and what becomes of this shows what the program does with such tensors."""
+        self.steps.ran(answer)
         self.given.watch(tensors(call))
         self.made.watch(tensors(answer))
         self._left = RECENT
@@ -129,6 +154,9 @@ class Partial:
 
     def _is_lost(self) -> bool:
         return self.raised or self.given.is_lost() or self.made.is_lost()
+
+    def _is_tracked(self) -> bool:
+        return not self.repeats and (self.tracked or self.steps.tracked)
 
     def _ask(self) -> None:
         self._left -= 1

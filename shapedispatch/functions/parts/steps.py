@@ -1,24 +1,22 @@
-"""What a program does with tensors in whole steps, from one backward to the next, by calls that plain runs.
+"""What a program does in whole steps, from one backward to the next, by calls that plain runs.
 
-A build may keep something else for its backward than plain. A program that uses one function in several places may
-write what it keeps in one of them: that is to be seen before a build runs in any.
+A build may keep something else for its backward than plain, or have none that can be followed. A program that uses one
+function in several places may write what it keeps in one of them: that is to be seen before a build runs in any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
 from torch import Tensor
 
-from ...backward import blind, running
-from ...hit.facts import FactMap
+from ...backward import blind, running, tracked
 from ...keys.tree import tensors
-from .partial import Partial
 
-__all__ = ["BACKWARDS", "MOST_CALLS", "Program", "Steps"]
+__all__ = ["BACKWARDS", "MOST_CALLS", "Steps"]
 
 BACKWARDS, MOST_CALLS = 4, 64
 """Between so many backwards there were whole steps, of two kinds if they take turns. After so many calls, where fewer
@@ -31,6 +29,8 @@ class Steps:
 
     calls: int = 0
     backwards: int = 0
+    tracked: bool = False
+    """Whether any of those was: by autograd, or a transform."""
     _answer: Callable[[], Tensor | None] = lambda: None
     """The last one, as long as it is there: several builds may be told of it."""
     _backward: int = -1
@@ -51,30 +51,6 @@ class Steps:
 
     @blind
     def _has_come(self, *gradients: Any) -> None:
+        self.tracked |= tracked.now()
         if running is not None and (number := running()) != self._backward:
             self._backward, self.backwards = number, self.backwards + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """See `Candidate.program`: of a build whose backward keeps something."""
-
-    partial: Partial
-    steps: Steps
-
-    @classmethod
-    def of(cls, partial: Partial, known: FactMap[Hashable, Any], calls: Hashable) -> Program:
-        """As builds for ``calls`` of this kind see it, of which that much is ``known``."""
-        steps = known.get(calls)
-        if steps is None:
-            known[calls] = steps = Steps()
-        return cls(partial, steps)
-
-    def is_seen(self) -> bool:
-        """Whether a whole step has been."""
-        return self.steps.are_over()
-
-    def plain_ran(self, call: Any, answer: Any) -> None:
-        """Plain has run a call, and what becomes of this shows what the program does with such tensors."""
-        self.steps.ran(answer)
-        self.partial.plain_ran(call, answer)
