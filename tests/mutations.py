@@ -397,7 +397,9 @@ MUTATIONS = (
     Mutation(PARTIAL, " or self._is_tracked()) or", ") or", (OF_PROGRAM,)),
     Mutation(AGAIN_OF, "            self.partial.tracked, self.partial.repeats = True, False\n", "", (OF_PROGRAM,)),
     Mutation("functions/compile/artifact.py", "if code.repeats else", "if code.computes else", (REMOTE_BUILD,)),
-    Mutation("functions/compile/code.py", "        self.computes = all(one.computes for one in parts)\n", "", (AGAIN,)),
+    Mutation(
+        "functions/compile/code.py", "        self.computes = all(one.computes for one in parts)\n", "", (OF_PROGRAM,)
+    ),
     Mutation("choices/sampling.py", "        if self._is_unseen():", "        if False:", (OF_PROGRAM,)),
     Mutation("choices/watch.py", 'self.drift.winner == "plain" and ', "", (WATCHED,)),
     Mutation(PARTIAL, "        self._memory.update(made)\n", "", (OF_PARTIAL,)),

@@ -83,7 +83,8 @@ def views(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 def penalised(fn: Any, x: Tensor, w: Tensor) -> None:
     """A step with a penalty on a gradient."""
     made = fn(x, w)
-    [slope] = torch.autograd.grad((made if isinstance(made, Tensor) else made[0]).sum(), [x], create_graph=True)
+    total = made.sum() if isinstance(made, Tensor) else sum(one.sum() for one in made)
+    [slope] = torch.autograd.grad(total, [x], create_graph=True)
     slope.square().sum().backward()
 
 
@@ -101,6 +102,21 @@ def test_a_program_that_has_its_backward_followed_runs_as_without(fn: Any, every
             (made if fn is drops else made[0]).sum().backward()
     f(x := torch.ones(4, 8, requires_grad=True), w)
     assert (f.explain(x, w).variant, TRACKED_LATER in str(f.explain(x, w))) == ("plain", True)
+
+
+def apart(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Two results of different inputs: a build in parts."""
+    return torch.tanh(x * w) * x, torch.exp(w * 0.1)
+
+
+@pytest.mark.parametrize("fn", [gate, apart])
+def test_a_program_whose_backwards_can_be_followed_has_its_builds(fn: Any) -> None:
+    """Whole or in parts: their operators run anew."""
+    f, w = online(fn), weight()
+    for _ in range(30):
+        penalised(f, torch.ones(4, 8, requires_grad=True), w)
+    assert f.explain(torch.ones(4, 8, requires_grad=True), w).refusals == ()
+    assert len([*f.core.table.builds()]) == 1
 
 
 def test_a_followed_backward_that_raises_is_the_last() -> None:
