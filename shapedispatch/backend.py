@@ -36,7 +36,7 @@ Observed = tuple[Hashable, bool, tuple[tuple[int, ...], ...]]
 
 
 class Program(Protocol):
-    """What a program does with what calls were given, and have made."""
+    """What a program does with what calls were given and have made, and with their backwards."""
 
     def is_seen(self) -> bool:
         """Whether that has been seen, so that others than plain may run."""
@@ -69,7 +69,7 @@ class Candidate:
     missed: Callable[[], int] | None = None
     """Of a CUDA graph: how many calls were no replay of it. Such a call says nothing of what it costs."""
     program: Program | None = None
-    """What has been seen of it, where a backward of this one may need what the program writes."""
+    """What calls this, where its backward may need what that writes, or cannot give what that asks for."""
     records: str | None = None
     """Of a CUDA graph: the variant whose code it is of, which runs until there is a recording."""
     vouched: bool = False

@@ -15,23 +15,8 @@ from torch import Tensor
 from .private import find
 
 __all__ = [
-    "BEGUN",
-    "SEEN",
-    "TRACKED",
-    "WRITTEN",
-    "Tracked",
-    "at_its_end",
-    "blind",
-    "for_leaves",
-    "in_transform",
-    "is_blind",
-    "is_for_leaves",
-    "is_lazy",
-    "keeps_graph",
-    "running",
-    "storage_of",
-    "tracked",
-    "without_history",
+    "BEGUN", "SEEN", "TRACKED", "WRITTEN", "Tracked", "at_its_end", "blind", "for_leaves", "in_transform", "is_blind",
+    "is_for_leaves", "is_lazy", "keeps_graph", "running", "storage_of", "tracked", "without_history",
 ]  # fmt: skip
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])

@@ -59,7 +59,7 @@ class Sampling:
         return way(self.offer.candidates[0])(*args, **kwargs)  # if it raises too, that is the answer
 
     def _is_unseen(self) -> bool:
-        """Whether it is not known yet what the program does with what a build may keep."""
+        """Whether plain is to run first, so that it is seen what the program does with what a build may keep."""
         return any(one.program is not None and not one.program.is_seen() for one in self.offer.candidates)
 
     def _seen(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

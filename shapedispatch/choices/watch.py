@@ -85,7 +85,7 @@ class Watch(Sampling):
         return fixed or capturing(self.here.device)
 
     def _is_unseen(self) -> bool:
-        """Of a build that was chosen, by an earlier process, say, it is known by now."""
+        """Only next to plain: a build that was chosen, by an earlier process, say, runs in any case."""
         return self.drift.winner == "plain" and Sampling._is_unseen(self)
 
     def _best(self) -> Candidate:

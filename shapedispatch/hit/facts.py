@@ -72,10 +72,8 @@ class Facts:
         self.no_builds: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> why there is none
         self.ordered: FactMap[Hashable, Any] = FactMap(table)  # key of a build -> its trace, while others compile it
         self.traced: FactMap[Hashable, Any] = FactMap(table)  # class of calls -> its traces, for others to compile
-        self.partial: FactMap[Hashable, bool] = FactMap(table)  # calls whose backwards begin at some results alone
-        self.programs: FactMap[Hashable, Any] = FactMap(
-            table
-        )  # calls -> the program's steps, where they have gradients
+        self.partial: FactMap[Hashable, bool] = FactMap(table)  # kind of calls, what a backward asked -> that it did
+        self.programs: FactMap[Hashable, Any] = FactMap(table)  # kind of calls with gradients -> the program's steps
         self.accounts: FactMap[Hashable, Any] = FactMap(table)  # family of calls -> the time that was spent in them
         self.looked_at: FactMap[Hashable, Any] = FactMap(table)  # kind of calls -> what looks at its numbers have taken
         self.sound: FactMap[Hashable, bool] = FactMap(table)  # builds that gave plain's numbers

@@ -77,18 +77,18 @@ class Partial:
     given: _Kind = field(default_factory=_Kind)
     made: _Kind = field(default_factory=_Kind)
     steps: Steps = field(default_factory=Steps)
-    """Of the program: those of all builds for calls of this kind."""
+    """The program's, which all builds for calls of this kind have in common."""
     tracked: bool = False
-    """Whether a backward was that came to this build."""
+    """Whether a backward that came to this build was followed."""
     repeats: bool = True
-    """Whether it can be."""
+    """Whether its operators do each time what they did, so that one may be."""
     _memory: set[int] = field(default_factory=set)
     """What its parts have made in the first run: one may be given what another has made."""
     _left: int = 0
     """How many hits yet it is asked what was written."""
 
     def known(self) -> Iterator[int]:
-        """What has been asked for, of SEEN, BEGUN and WRITTEN."""
+        """What has been asked for, of SEEN, BEGUN, WRITTEN and TRACKED."""
         if self.seen:
             yield self.seen
         if self._is_lost():
@@ -113,7 +113,7 @@ class Partial:
         return not (self.seen or self._is_lost() or self._is_tracked()) or _is_called_again()
 
     def of_calls(self, known: FactMap[Hashable, Any], calls: Hashable, repeats: bool) -> Partial:
-        """Be of calls of this kind, of whose steps so much is ``known``; whether operators ``repeat`` what they did."""
+        """Be of this kind of ``calls``, of whose steps so much is ``known``; ``repeats`` as above. Returns itself."""
         steps = known.get(calls)
         if steps is None:
             known[calls] = steps = Steps()
