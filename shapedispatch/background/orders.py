@@ -151,8 +151,8 @@ class Orders:
             order.done()
 
     def idle(self) -> bool:
-        """Whether there is nothing to look for: a `poll` would do nothing."""
-        return not self._working and not self._queue
+        """Whether there is nothing to look for, or that was just done: a `poll` would do nothing."""
+        return not (self._working or self._queue) or self._clock_s() < self._next_poll_s
 
     def worked(self, took_s: float) -> None:
         """A call did so much for builds: others of this process do nothing for them for a while."""

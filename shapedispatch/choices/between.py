@@ -7,14 +7,16 @@ learned, and only where a build's graph vouches for its numbers at all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..hit.call import NowAndThen
 from ..hit.table import Entry
+from ..online.pool import TOGETHER
 from ..records import CHOSEN_AT, Choice, spelled
 from .context import MissContext
 from .neighbours import Neighbours
+from .pooled import pool_of
 
 __all__ = ["as_there", "meanwhile", "taken_over"]
 
@@ -31,7 +33,8 @@ def as_there(ctx: MissContext, near: Neighbours, choice: Choice) -> Entry | None
 def meanwhile(ctx: MissContext, near: Neighbours) -> Entry | None:
     """The entry that runs the build which runs at the nearest key, or at the next where that build takes no such call.
 
-    None where plain is what runs there, or where there is no such build.
+    Where none of them has one it is what such keys have found together, and this one may have run until now. None where
+    plain is what runs there, or where there is no such build.
     """
     tried = set[str]()
     for choice in near.choices:
@@ -43,7 +46,18 @@ def meanwhile(ctx: MissContext, near: Neighbours) -> Entry | None:
             found = as_there(ctx, near, Choice(choice.variant, "learning", near.sizes, ctx.key, notes=(note,)))
             if found is not None and found.vouched:
                 return found
-    return None
+    return _together(ctx, near.sizes)
+
+
+def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
+    """The entry of a build that leads among keys near this one, as far as they know."""
+    pool = None if ctx.core.backend.searches else pool_of(ctx, sizes)
+    there = pool and pool.entries.get(pool.favourite or "")
+    if not there:
+        return None
+    note = f"{TOGETHER}, and run here meanwhile"
+    found = taken_over(ctx, there, Choice(there.choice.variant, "learning", sizes, ctx.key, notes=(note,)))
+    return found if found is not None and found.vouched else None
 
 
 def _settled(entry: Entry) -> Entry | None:

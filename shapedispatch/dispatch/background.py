@@ -51,7 +51,7 @@ __all__ = [
 LEARNED = "learning in the background"
 """Why a key is a miss that waits."""
 OFFERS = 8
-"""How many times what it takes to see what there is for a key must have been spent there since the last time."""
+"""How many times what a look takes must have been spent since the last: at its key, or by a class that pays it."""
 POLL_AFTER_S = 0.001
 """How much is spent at a key before it is asked again whether a look is due: that takes microseconds."""
 RESTS = 16
@@ -139,7 +139,7 @@ class Waiting:
             or account.news != self.news
             or self.spent_s >= self.next_s
             or (account.spent_s >= account.next_s and (account.short or self.short))
-            or (account.seen and self.seen_s is None)
+            or self._first_look_shows_something()
             or self._others_tell()
         )
 
@@ -158,8 +158,8 @@ class Waiting:
         if self.known:
             return account.news != self.news or (self.seen_s is None and _ready(self.core))
         news = account.news != self.news or self.spent_s >= self.next_s or self._first_look_shows_something()
-        offer_s = OFFERS * orders.costs.offer_s * self.core.earn()
-        return news and self.spent_s - (self.seen_s or 0.0) >= offer_s
+        worth_s = OFFERS * orders.costs.offer_s * self.core.earn()
+        return news and (self.spent_s - (self.seen_s or 0.0) >= worth_s or account.pays_look(worth_s))
 
     def _first_look_shows_something(self) -> bool:
         """Whether there is more to see for a key that was not looked at than that builds of its class are awaited."""
@@ -323,9 +323,9 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         return None
     if why := not core.backend.searches and why_off("builds elsewhere"):
         raise Bypass(why)
-    at_once = waiting.forced or (waiting.known and waiting.seen_s is None)
-    worth = at_once or account.spent_s >= account.next_s
-    waiting.news, waiting.seen_s, account.seen = account.news, waiting.spent_s, True
+    worth = waiting.forced or (waiting.known and waiting.seen_s is None) or account.spent_s >= account.next_s
+    waiting.news, waiting.seen_s = account.news, waiting.spent_s
+    account.looks_at_one(waiting.unfinished)
     exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
     may_begin = worth and _ready(core)
     allowance = allowance_of(waiting, ctx.device, may_begin, exact)

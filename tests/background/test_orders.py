@@ -130,11 +130,14 @@ def test_one_looks_again_only_after_a_while(children: Children) -> None:
     now = [0.0]
     orders = Orders(lambda: children, clock_s=lambda: now[0])  # type: ignore[arg-type,return-value]  # as above
     one = order("hint")
+    assert orders.idle()
     orders.put(one)
     children.begun[0].answer = b"code"
+    assert orders.idle()
     orders.poll()
     assert not one.over
     now[0] = 1.0
+    assert not orders.idle()
     orders.poll()
     assert one.over
 

@@ -237,6 +237,36 @@ def test_calls_are_left_alone_after_a_look(
     assert rests == [rest_s]
 
 
+def test_news_is_looked_at_for_a_key_of_few_calls(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its class has spent what that is worth: what is found is for all of its keys."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    one = waiting(f, X)
+    monkeypatch.setattr(f.core, "earn", lambda: 1.0)
+    monkeypatch.setattr(one.core.orders().costs, "offer_s", 1.0)
+    account, account.short, account.looked_s = one.account, False, one.account.spent_s
+    account.landed()
+    assert not one._due()
+    account.spent_s += background.OFFERS
+    assert one._due()
+
+
+@pytest.mark.parametrize(("goes_on", "looks"), [(False, 0), (True, 1)])
+def test_a_look_is_paid_once(goes_on: bool, looks: int, here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it begins, whether or not it comes to anything: else each of many keys would have one that fails."""
+    here.paused = True
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    one = waiting(f, X)
+    one.account.looks, one.unfinished, one.forced = 1, goes_on, True
+
+    def fails(ctx: MissContext) -> Any:
+        raise RuntimeError("nothing is found")
+
+    monkeypatch.setattr(background, "decide", fails)
+    with pytest.warns(UserWarning, match="nothing is found"):
+        f(X)
+    assert one.account.looks == looks
+
+
 def test_one_can_wait_for_all(here: BuiltHere) -> None:
     """Those of other dispatchers too."""
     here.paused = True

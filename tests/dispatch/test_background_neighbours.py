@@ -246,6 +246,24 @@ def test_keys_of_few_calls_find_together_what_is_best(us: dict[str, float]) -> N
     assert {first(f, count).variant for count in range(80, 120)} == {BUILD}
 
 
+def test_what_is_found_together_runs_at_a_key_that_is_to_be_learned_alone(us: dict[str, float]) -> None:
+    """As it did until then, though at no single key near it anything is known that it could run."""
+    f = dispatched()
+    learn(f, 126, 127)
+    f(rows(120))  # whose look shows the others what is right
+    for count in range(65, 120):
+        first(f, count)
+        first(f, count)
+    key = first(f, 100).key
+    (entry,) = f.core.table.peek(key)
+    entry.learner.spent_us = 1e12
+    entry.learner._look()
+    f.core.table.facts.settled[f.core.backend.kin(key)] = ()
+    choice = first(f, 100)
+    assert (choice.variant, choice.origin) == (BUILD, "learning")
+    assert choice.notes[0] == "found together with calls of sizes near it, and run here meanwhile"
+
+
 def test_keys_that_wait_take_over_what_is_found_together_once_all_is_there(us: dict[str, float]) -> None:
     """Also those that had asked before, when it was not, though nothing more is chosen since."""
     f = dispatched()
