@@ -15,7 +15,7 @@ from .orders import Order, Orders
 
 __all__ = ["Account", "Allowance", "KeptAnswers", "Later", "LeftForNext", "Steps"]
 
-LOOKS = 4
+SHARED_OFFERS = 4
 """How many looks a class pays for what was built for it, beside those that keys have earned: two keys are learned each
 of its own, what a third one sees is for all others, and one may come to nothing. Where sizes hardly repeat no key has
 earned any for long.
@@ -49,9 +49,9 @@ class Account:
     chosen: int = 0
     asks_s: float = 0.0
     """What is spent when it is asked again, for a key that waits, what others have come to."""
-    looks: int = 0
+    shared_offers: int = 0
     """How many looks at calls of whatever key it still pays."""
-    looked_s: float = 0.0
+    offered_s: float = 0.0
     """What was spent when one of its keys was last looked at."""
 
     @property
@@ -74,17 +74,17 @@ class Account:
 
     def landed(self) -> None:
         """Something that was ordered is over."""
-        self.news, self.looks = self.news + 1, LOOKS
+        self.news, self.shared_offers = self.news + 1, SHARED_OFFERS
 
-    def pays_look(self, worth_s: float) -> bool:
+    def pays_offer(self, worth_s: float) -> bool:
         """Whether so much was spent since the last look that the class pays one now."""
-        return self.looks > 0 and self.spent_s - self.looked_s >= worth_s
+        return self.shared_offers > 0 and self.spent_s - self.offered_s >= worth_s
 
-    def looks_at_one(self, goes_on: bool) -> None:
+    def offers_one(self, goes_on: bool) -> None:
         """A key is looked at, whoever pays; where that ``goes_on`` from its last look, it was paid then."""
         self.seen = True
         if not goes_on:
-            self.looks, self.looked_s = max(0, self.looks - 1), self.spent_s
+            self.shared_offers, self.offered_s = max(0, self.shared_offers - 1), self.spent_s
 
 
 @dataclass(slots=True, eq=False)

@@ -159,7 +159,7 @@ class Waiting:
             return account.news != self.news or (self.seen_s is None and _ready(self.core))
         news = account.news != self.news or self.spent_s >= self.next_s or self._first_look_shows_something()
         worth_s = OFFERS * orders.costs.offer_s * self.core.earn()
-        return news and (self.spent_s - (self.seen_s or 0.0) >= worth_s or account.pays_look(worth_s))
+        return news and (self.spent_s - (self.seen_s or 0.0) >= worth_s or account.pays_offer(worth_s))
 
     def _first_look_shows_something(self) -> bool:
         """Whether there is more to see for a key that was not looked at than that builds of its class are awaited."""
@@ -325,7 +325,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         raise Bypass(why)
     worth = waiting.forced or (waiting.known and waiting.seen_s is None) or account.spent_s >= account.next_s
     waiting.news, waiting.seen_s = account.news, waiting.spent_s
-    account.looks_at_one(waiting.unfinished)
+    account.offers_one(waiting.unfinished)
     exact = waiting.known or waiting.forced or waiting.spent_s >= core.orders().costs.build_s() * core.earn()
     may_begin = worth and _ready(core)
     allowance = allowance_of(waiting, ctx.device, may_begin, exact)

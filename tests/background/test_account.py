@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shapedispatch.background.account import LOOKS, Account, Allowance, LeftForNext
+from shapedispatch.background.account import SHARED_OFFERS, Account, Allowance, LeftForNext
 from shapedispatch.background.orders import Costs, Order, Orders
 
 
@@ -141,13 +141,13 @@ def test_what_was_found_may_be_left_to_the_next_look() -> None:
 def test_a_class_pays_few_looks_at_what_was_built_for_it() -> None:
     """And only as often as it has spent what one is worth: where sizes hardly repeat no key has for long."""
     account = Account(spent_s=10.0)
-    assert not account.pays_look(1.0)
+    assert not account.pays_offer(1.0)
     account.landed()
-    for _ in range(LOOKS):
-        assert account.pays_look(1.0)
-        account.looks_at_one(goes_on=False)
-        assert not account.pays_look(1.0)
+    for _ in range(SHARED_OFFERS):
+        assert account.pays_offer(1.0)
+        account.offers_one(goes_on=False)
+        assert not account.pays_offer(1.0)
         account.spent_s += 1.0
-    assert not account.pays_look(1.0)
+    assert not account.pays_offer(1.0)
     account.landed()
-    assert account.pays_look(1.0)
+    assert account.pays_offer(1.0)

@@ -243,7 +243,7 @@ def test_news_is_looked_at_for_a_key_of_few_calls(here: BuiltHere, monkeypatch: 
     one = waiting(f, X)
     monkeypatch.setattr(f.core, "earn", lambda: 1.0)
     monkeypatch.setattr(one.core.orders().costs, "offer_s", 1.0)
-    account, account.short, account.looked_s = one.account, False, one.account.spent_s
+    account, account.short, account.offered_s = one.account, False, one.account.spent_s
     account.landed()
     assert not one._due()
     account.spent_s += background.OFFERS
@@ -256,7 +256,7 @@ def test_a_look_is_paid_once(goes_on: bool, looks: int, here: BuiltHere, monkeyp
     here.paused = True
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
     one = waiting(f, X)
-    one.account.looks, one.unfinished, one.forced = 1, goes_on, True
+    one.account.shared_offers, one.unfinished, one.forced = 1, goes_on, True
 
     def fails(ctx: MissContext) -> Any:
         raise RuntimeError("nothing is found")
@@ -264,7 +264,7 @@ def test_a_look_is_paid_once(goes_on: bool, looks: int, here: BuiltHere, monkeyp
     monkeypatch.setattr(background, "decide", fails)
     with pytest.warns(UserWarning, match="nothing is found"):
         f(X)
-    assert one.account.looks == looks
+    assert one.account.shared_offers == looks
 
 
 def test_one_can_wait_for_all(here: BuiltHere) -> None:
