@@ -31,11 +31,17 @@ def as_there(ctx: MissContext, near: Neighbours, choice: Choice) -> Entry | None
 
 
 def meanwhile(ctx: MissContext, near: Neighbours) -> Entry | None:
-    """The entry that runs the build which runs at the nearest key, or at the next where that build takes no such call.
+    """The entry of a build that is likely to be best for the call, for the time that this is learned.
 
-    Where none of them has one it is what such keys have found together, and this one may have run until now. None where
+    That is what keys near it have found together, and it may have run until now, unless what won on both sides of it is
+    known. Else the build which runs at the nearest key, or at the next where that build takes no such call. None where
     plain is what runs there, or where there is no such build.
     """
+    found = _together(ctx, near.sizes) if near.agreed() is None else None
+    return found or _nearest(ctx, near)
+
+
+def _nearest(ctx: MissContext, near: Neighbours) -> Entry | None:
     tried = set[str]()
     for choice in near.choices:
         if choice.variant == "plain":
@@ -46,7 +52,7 @@ def meanwhile(ctx: MissContext, near: Neighbours) -> Entry | None:
             found = as_there(ctx, near, Choice(choice.variant, "learning", near.sizes, ctx.key, notes=(note,)))
             if found is not None and found.vouched:
                 return found
-    return _together(ctx, near.sizes)
+    return None
 
 
 def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.background import imports
 from shapedispatch.background.account import Allowance
+from shapedispatch.choices.pooled import pool_of
 from shapedispatch.dispatch import background
 from shapedispatch.dispatch.background import Waiting
 from shapedispatch.functions.builder import Builder
@@ -49,6 +50,15 @@ def learn(f: Any, *counts: int) -> None:
         assert f.explain(rows(count)).origin == "timed"
 
 
+def find_together(f: Any) -> None:
+    """Have keys of few calls come to what is best."""
+    learn(f, 126, 127)
+    f(rows(120))  # whose look shows the others what is right
+    for count in range(65, 120):
+        first(f, count)
+        first(f, count)
+
+
 def first(f: Any, count: int) -> Any:
     """What runs a size after its first call, which was right; no key earns to be looked at."""
     earn(f, 1e9)
@@ -66,6 +76,17 @@ def test_the_build_of_the_nearest_key_runs_at_once(us: dict[str, float]) -> None
     assert (choice.variant, choice.origin, choice.sizes["M"]) == (BUILD, "learning", 400)
     assert choice.notes[0] == "chosen at M=80, and run here meanwhile"
     learn(f, 400)
+
+
+def test_what_won_on_both_sides_comes_before_what_is_found_together(us: dict[str, float]) -> None:
+    """Of so many sizes plain may be the best for few."""
+    f = dispatched()
+    find_together(f)
+    choice = f.explain(rows(100))
+    near = [dataclasses.replace(choice, variant="plain", sizes={"M": count}) for count in (99, 102)]
+    ctx = f.core.ctx(choice.key, (rows(100),), {})
+    assert background.meanwhile(ctx, background.Neighbours({"M": 100}, near)) is None
+    assert background.meanwhile(ctx, background.Neighbours({"M": 100}, near[:1])) is not None
 
 
 def test_plain_runs_where_it_is_best_at_the_nearest_key(us: dict[str, float]) -> None:
@@ -237,28 +258,36 @@ def test_what_was_chosen_of_less_than_there_will_be_is_run_meanwhile(
 def test_keys_of_few_calls_find_together_what_is_best(us: dict[str, float]) -> None:
     """Where all that there is for their class is there: none of them is looked at."""
     f = dispatched()
-    learn(f, 126, 127)
-    f(rows(120))  # whose look shows the others what is right
-    for count in range(65, 120):
-        first(f, count)
-        first(f, count)
+    find_together(f)
     assert {first(f, count).origin for count in range(80, 120)} == {"nearest"}
     assert {first(f, count).variant for count in range(80, 120)} == {BUILD}
 
 
-def test_what_is_found_together_runs_at_a_key_that_is_to_be_learned_alone(us: dict[str, float]) -> None:
-    """As it did until then, though at no single key near it anything is known that it could run."""
+def test_what_is_found_together_runs_meanwhile_where_a_graph_vouches_for_it(us: dict[str, float]) -> None:
+    """As what is best at a single key does."""
     f = dispatched()
-    learn(f, 126, 127)
-    f(rows(120))  # whose look shows the others what is right
-    for count in range(65, 120):
-        first(f, count)
-        first(f, count)
+    find_together(f)
+    choice = f.explain(rows(100))
+    ctx, near = f.core.ctx(choice.key, (rows(100),), {}), background.Neighbours({"M": 100}, ())
+    assert background.meanwhile(ctx, near) is not None
+    for entry in pool_of(ctx, near.sizes).entries.values():
+        entry.vouched = False
+    assert background.meanwhile(ctx, near) is None
+
+
+@pytest.mark.parametrize("plain_near", [False, True])
+def test_what_is_found_together_runs_at_a_key_that_is_to_be_learned_alone(
+    plain_near: bool, us: dict[str, float]
+) -> None:
+    """As it did until then, though at no single key near it anything is known, or of one that plain is best there."""
+    f = dispatched()
+    find_together(f)
     key = first(f, 100).key
     (entry,) = f.core.table.peek(key)
     entry.learner.spent_us = 1e12
     entry.learner._look()
-    f.core.table.facts.settled[f.core.backend.kin(key)] = ()
+    near = dataclasses.replace(f.explain(rows(100)), variant="plain", sizes={"M": 101})
+    f.core.table.facts.settled[f.core.backend.kin(key)] = (near,) if plain_near else ()
     choice = first(f, 100)
     assert (choice.variant, choice.origin) == (BUILD, "learning")
     assert choice.notes[0] == "found together with calls of sizes near it, and run here meanwhile"
