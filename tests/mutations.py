@@ -533,15 +533,40 @@ MUTATIONS = (
     ),
     Mutation(
         "dispatch/background.py",
-        "self.polls_s and self.account.news == self.news and not self.forced",
-        "self.polls_s and not self.forced",
+        "return self.run if self.spent_s < self.polls_s else self._looked_for(args, kwargs)",
+        "return self._looked_for(args, kwargs)",
         ("tests/dispatch/test_background.py",),
     ),
     Mutation(
         "dispatch/background.py",
-        "account.news == self.news and not self.forced\n",
-        "account.news == self.news\n",
+        "self.calls.begin(self.polls_s - self.spent_s)",
+        "pass",
         ("tests/dispatch/test_background.py",),
+    ),
+    Mutation(
+        "dispatch/background.py",
+        "self.forced, self.polls_s = True, 0.0\n        self",
+        "self.forced = True\n        self",
+        ("tests/dispatch/test_background.py",),
+    ),
+    Mutation(
+        "dispatch/background.py",
+        "self.forced, self.polls_s = True, 0.0\n        self._note_calls()",
+        "self.forced, self.polls_s = True, 0.0",
+        ("tests/dispatch/test_background.py",),
+    ),
+    Mutation(
+        "dispatch/background.py",
+        "        self._note_calls()\n        run, began_s",
+        "        run, began_s",
+        ("tests/dispatch/test_background.py",),
+    ),
+    Mutation("dispatch/background.py", " or account.pays_offer(worth_s))", ")", ("tests/dispatch/test_background.py",)),
+    Mutation(
+        "choices/between.py",
+        "_together(ctx, near.sizes) if near.agreed() is None else None",
+        "_together(ctx, near.sizes)",
+        ("tests/dispatch/test_background_neighbours.py",),
     ),
     Mutation(SENT_KERNEL, "if kernel.cache_key != self.digest:", "if False:", (OF_SENT_KERNEL,)),
     Mutation(
@@ -613,7 +638,12 @@ MUTATIONS = (
         "autotune/trial.py", "first = 1 + (flat.numel() - 1) % lanes", "first = flat.numel() % lanes", (OF_TRIAL,)
     ),
     Mutation("online/pool.py", "self.near_share if self.pairs.is_empty() else ", "", ("tests/choices/test_pool.py",)),
-    Mutation("hit/native.py", "    c = in_use or module()", "    c = module()", (SIGNS, "-k", "decoration")),
+    Mutation(
+        "hit/native.py",
+        "    c = in_use or module()  # each config",
+        "    c = module()  # each config",
+        (SIGNS, "-k", "decoration"),
+    ),
     Mutation(
         "choices/learning.py",
         "                _warm_up(plain, trial, rules, looks)\n",

@@ -52,7 +52,7 @@ STRANGERS = {("kernels", "functions")} | {
     (here, backend) for here in ("choices", "dispatch") for backend in ("functions", "kernels")
 }
 
-MOST_AT_THE_ROOT, MOST_MODULES, MOST_C_FILES = 8, 12, 22  # of C: a noun of a hit each, none beyond MOST_LINES
+MOST_AT_THE_ROOT, MOST_MODULES, MOST_C_FILES = 8, 12, 23  # of C: a noun of a hit each, none beyond MOST_LINES
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 40
 
 # The only files with private names of torch or Triton in them, each with what it needs them for.

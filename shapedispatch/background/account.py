@@ -35,7 +35,7 @@ class Account:
     """What a class of calls has spent, in seconds, and what makes it worth a trace; ``news`` counts what was built.
 
     ``short`` says whether something may be left to trace, ``seen`` whether it was looked at at all, ``waits`` whether
-    all that was found then is yet to be built, ``chosen`` at how many keys something was chosen.
+    all that was found then is yet to be built, ``chosen`` at how many keys something was chosen but plain.
     """
 
     spent_s: float = 0.0

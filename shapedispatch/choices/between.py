@@ -68,11 +68,11 @@ def _together(ctx: MissContext, sizes: Mapping[str, int]) -> Entry | None:
 
 def _settled(entry: Entry) -> Entry | None:
     """What was chosen at a key; None while it is learned there for the first time."""
+    begun = getattr(entry.learner, "now", entry)  # of a key that waits for more builds
+    if begun is not entry:
+        return begun if begun is None or begun.run is not begun.learner else None
     rests = entry.choice.origin == "learning" and entry.learner is not None and entry.learner.judges
-    if (entry.run is not entry.learner and not rests) or entry.run is None:
-        return entry
-    begun = getattr(entry.learner, "now", None)  # of a key that waits for more builds
-    return begun if begun is None or begun.run is not begun.learner else None
+    return entry if (entry.run is not entry.learner and not rests) or entry.run is None else None
 
 
 def _each_build_once(entries: Iterable[Entry | None]) -> Iterator[Entry]:

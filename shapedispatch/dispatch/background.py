@@ -5,12 +5,10 @@ What is worth making says `background/account.py`. What has been built is judged
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import math
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,14 +16,16 @@ from typing import Any, ClassVar
 import torch
 
 from ..autotune.choose import PlainRaised
-from ..background import imports
+from ..background import exit_notes, imports
 from ..background.account import Account, Allowance, LeftForNext, Steps
 from ..choices.between import meanwhile
 from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.known_choices import why_again
 from ..choices.neighbours import Neighbours, remember
 from ..errors import where_raised
+from ..hit.native import timed_calls
 from ..hit.table import Entry
+from ..hit.turns import TimedCalls
 from ..interpreter.collector import no_collections
 from ..interpreter.failures import what_fails
 from ..keys.key import Bypass, Key
@@ -42,7 +42,6 @@ __all__ = [
     "allowance_of",
     "at_once",
     "begun",
-    "note_what_was_spent",
     "published",
     "remembered",
     "waiting_keys",
@@ -53,7 +52,9 @@ LEARNED = "learning in the background"
 OFFERS = 8
 """How many times what a look takes must have been spent since the last: at its key, or by a class that pays it."""
 POLL_AFTER_S = 0.001
-"""How much is spent at a key before it is asked again whether a look is due: that takes microseconds."""
+"""How much is spent at a key before it is asked again whether a look is due, or there is news: that takes longer than
+some calls.
+"""
 RESTS = 16
 """How many times as long as a look calls are left alone after it: many keys may have news at once, of one build."""
 
@@ -76,10 +77,10 @@ class Waiting:
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
     polls_s: float = 0.0
-    """What is spent here when it is asked again whether a look is due, unless there is news."""
+    """What is spent here when it is asked again whether a look is due."""
     news: int = 0
     chosen: int = 0
-    """At how many keys of its class something had been chosen when that was last looked for."""
+    """At how many keys of its class something but plain had been chosen when that was last looked for."""
     known: bool = False
     """Whether its choice is known, and only the build is missing: that needs not be earned."""
     forced: bool = False
@@ -91,22 +92,38 @@ class Waiting:
     failed: str = ""
     steps: Steps = field(default_factory=Steps)
     clock_s: Callable[[], float] = time.perf_counter
+    calls: TimedCalls | None = field(default=None, init=False)
+    """What runs its calls in C until it is asked again whether a look is due."""
     judges: ClassVar[bool] = False
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the call once, having looked first whether there is something better for it, if that is due."""
-        account, run = self.account, self._run_of(args, kwargs)
-        began_s = self.clock_s()
+        self._note_calls()
+        run, began_s = self._run_of(args, kwargs), self.clock_s()
         try:
             return run(*args, **kwargs)
         finally:
-            self.spent_s += (took_s := self.clock_s() - began_s)
-            account.spent_s, self.in_all_s = account.spent_s + self.in_all_s(took_s), float
+            self._spent(self.clock_s() - began_s)
+            if self.calls is not None:
+                self.calls.begin(self.polls_s - self.spent_s)
+
+    def _note_calls(self) -> None:
+        """Take in what calls in C have taken, and have the next one come to Python."""
+        if self.calls is not None and (took_s := self.calls.begin(0.0)):
+            self._spent(took_s)
+
+    def _spent(self, took_s: float) -> None:
+        self.spent_s += took_s
+        self.account.spent_s, self.in_all_s = self.account.spent_s + self.in_all_s(took_s), float
 
     def _run_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked if that is due."""
-        no_poll = self.spent_s < self.polls_s and self.account.news == self.news and not self.forced
-        return self.run if no_poll else self._looked_for(args, kwargs)
+        return self.run if self.spent_s < self.polls_s else self._looked_for(args, kwargs)
+
+    def force(self) -> None:
+        """Have all that may be made for it wanted, by the next call at the latest."""
+        self.forced, self.polls_s = True, 0.0
+        self._note_calls()
 
     def _looked_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked; where nothing was due, calls are left alone for a while."""
@@ -119,7 +136,7 @@ class Waiting:
         return run
 
     def leave_alone(self) -> None:
-        """Ask for no look before some time was spent here, unless there is news."""
+        """Ask for no look before some time was spent here."""
         self.polls_s = self.spent_s + POLL_AFTER_S
 
     def _decided_now(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +219,8 @@ class Waiting:
 
     def at_hits(self) -> Callable[..., Any]:
         """What runs its hits."""
-        return self
+        self.calls = timed_calls(self.run, self) if self.core.fast_path is not None else None
+        return self.calls or self
 
     def pinned(self, begun: Choice) -> Entry:
         """See `turns.Learner`."""
@@ -244,7 +262,8 @@ def at_once(core: DispatcherParts, key: Key, args: tuple[Any, ...], kwargs: Mapp
 
 def begun(waiting: Waiting, sizes: Mapping[str, int]) -> Entry:
     """The entry of a key at which nothing is known yet."""
-    return Entry(waiting, None, Choice("plain", "learning", sizes, waiting.key), any_state=True, learner=waiting)
+    choice = Choice("plain", "learning", sizes, waiting.key)
+    return Entry(waiting.at_hits(), None, choice, any_state=True, learner=waiting)
 
 
 def _online(ctx: MissContext) -> MissContext:
@@ -284,17 +303,13 @@ def _of_others(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any
     return entry.run
 
 
-_learning: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The dispatchers with a store that have met keys without a choice."""
-
-
 def remembered(ctx: MissContext) -> tuple[bool, float]:
     """Whether a choice for the call is stored, and would be taken; else what earlier processes have spent there."""
     stored = ctx.core.kernel_store
     found = stored.find(ctx.key, ctx.device) if stored is not None else None
     if stored is None or (found is not None and not why_again(found, _online(ctx))):
         return found is not None, 0.0
-    _learning.add(ctx.core)
+    exit_notes.note_of(ctx.core, waiting_keys)
     return False, stored.spent_s(ctx.key, ctx.device)
 
 
@@ -347,7 +362,7 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 def published(before: Waiting, allowance: Allowance, entry: Entry) -> Entry:
     """What is published of an entry: itself, or one that runs it and waits, where it may be bettered yet."""
-    before.account.chosen += 1
+    before.account.chosen += int(entry.choice.variant != "plain")  # which others run as it is
     begins = awaits_more(entry.choice) and entry.choice.origin == "stored"  # as an earlier process has ended
     if not (allowance.goes_on() or begins) or entry.run is None:
         return entry
@@ -377,24 +392,3 @@ def waiting_keys(core: DispatcherParts) -> list[tuple[Any, Waiting]]:
     """The keys that may get more than they have."""
     waiting = [(key, one.learner) for key, one in core.table.entries() if isinstance(one.learner, Waiting)]
     return [(key, one) for key, one in waiting if not one.failed]
-
-
-NOTED_AT_EXIT_S = 0.3
-"""So long notes are taken at the end of a process, of the keys first at which most was spent."""
-WORTH_NOTING = 0.01
-"""Of what a build costs: what is less makes no build earned in any number of runs that somebody makes."""
-
-
-def note_what_was_spent(clock_s: Callable[[], float] = time.monotonic) -> None:
-    """Tell the store what was spent at keys that have no choice yet, so that short runs come to one together."""
-    end_s = clock_s() + NOTED_AT_EXIT_S
-    for core in list(_learning):
-        least_s = WORTH_NOTING * core.orders().costs.build_s() * core.earn()
-        for key, waiting in sorted(waiting_keys(core), key=lambda one: -one[1].spent_s):
-            if clock_s() > end_s:
-                return
-            if waiting.spent_s >= least_s and core.kernel_store.find(key, waiting.device) is None:
-                core.kernel_store.missed(key, waiting.device, waiting.spent_s)
-
-
-atexit.register(note_what_was_spent)

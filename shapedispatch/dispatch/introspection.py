@@ -230,7 +230,7 @@ def _order_all(core: DispatcherParts, like: Call) -> None:
     Where none can be made, the next call at that key orders it.
     """
     for key, waiting in waiting_keys(core):
-        waiting.forced = True
+        waiting.force()
         with contextlib.suppress(CannotReplay, Bypass, TypeError, ValueError):
             text = canonical(storable(key))
             with made_under(text), tuning_lock.acquired():

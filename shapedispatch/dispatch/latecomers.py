@@ -31,8 +31,8 @@ class Latecomers:
     @classmethod
     def of(cls, ctx: MissContext, entry: Entry) -> Latecomers | None:
         """Of the call that `at_once` has just found this for; None where others may have more, or less."""
-        facts = ctx.core.table.facts
-        if not isinstance(entry.run, Waiting) or entry.run.known:  # of others `remembered` notes that none is stored
+        facts, waiting = ctx.core.table.facts, entry.learner
+        if not isinstance(waiting, Waiting) or waiting.known:  # of others `remembered` notes that none is stored
             return None
         decided = (facts.settled.changes, facts.so_far.changes)
         alike = None if Neighbours.of(ctx, so_far=True).choices else Alike.of(ctx)

@@ -68,10 +68,6 @@ class WaitingLaunches(Waiting):
         count = max(0, min(MOST_IN_C, int(left_s / max(took_s, self.launch_s, 1e-9))))
         turns.begin((*(((launcher, None, count),) if count else ()), (launcher, self, 1)))
 
-    def _spent(self, took_s: float) -> None:
-        self.spent_s += took_s
-        self.account.spent_s += took_s
-
 
 def in_launches(ctx: MissContext) -> MissContext:
     """A kernel's miss; in the background one that is decided among what there is at once: the rest is for later calls.

@@ -30,7 +30,7 @@ from ..keys.instances import holds_all_in_its_dict
 from ..settings.resolve import settings
 from . import profiling, symbols
 from .fast_path import FastPath
-from .turns import CallTurns, LaunchTurns, PoolLeader
+from .turns import CallTurns, LaunchTurns, PoolLeader, TimedCalls
 from .watchers import watchers_are_reliable
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "pool_leader",
     "pooled_calls",
     "reason",
+    "timed_calls",
 ]
 
 CudaLauncher: TypeAlias = Callable[[tuple[int, ...], tuple[Any, ...]], bool]
@@ -140,6 +141,12 @@ def call_turns(
         return c.CallTurns(call, unsampled, raised, path, index)  # type: ignore[no-any-return]  # in C
     except (RuntimeError, TypeError):  # the driver has no events; a path of a test's is not C's
         return None
+
+
+def timed_calls(run: Callable[..., Any], ask: Callable[..., Any]) -> TimedCalls | None:
+    """What runs calls by ``run``, and by ``ask`` where so much is spent that it is to be asked; None without C."""
+    c = in_use or module()  # each new key asks
+    return None if c is None else c.TimedCalls(run, ask)  # type: ignore[no-any-return]  # in C
 
 
 def pool_leader(run: Callable[..., Any]) -> PoolLeader:

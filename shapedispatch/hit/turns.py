@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from ..records import Choice
 
-__all__ = ["CallTurns", "LaunchTurns", "Learner", "PoolLeader", "Turns"]
+__all__ = ["CallTurns", "LaunchTurns", "Learner", "PoolLeader", "TimedCalls", "Turns"]
 
 OFTEN = 16
 """One hit in so many on average, while more of them are asked for."""
@@ -144,3 +144,13 @@ class PoolLeader(Protocol):
 
     run: Callable[..., Any]
     open: bool
+
+
+class TimedCalls(Protocol):
+    """What runs a key's calls and adds up what they take, in C, until so much is spent that Python is asked."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call."""
+
+    def begin(self, until_s: float, /) -> float:
+        """Let calls be run until they have taken so many seconds; gives how many those since the last time took."""

@@ -11,7 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shapedispatch as package
 from shapedispatch import Variant, shapedispatch
-from shapedispatch.background import imports
+from shapedispatch.background import exit_notes, imports
 from shapedispatch.background.account import Account, Allowance
 from shapedispatch.background.orders import Costs
 from shapedispatch.choices.context import MissContext
@@ -61,15 +61,15 @@ def waiting(dispatcher: Any, *call: Any) -> Waiting:
     """What the first call of these leaves to be run."""
     dispatcher(*call)
     (entry,) = dispatcher.core.table.peek(dispatcher.explain(*call).key)
-    assert isinstance(entry.run, Waiting)
-    return entry.run
+    assert isinstance(entry.learner, Waiting)
+    return entry.learner
 
 
 def waiting_at(dispatcher: Any, *call: Any) -> Waiting:
     """What runs such calls, of which there were some."""
     (entry,) = dispatcher.core.table.peek(dispatcher.explain(*call).key)
-    assert isinstance(entry.run, Waiting)
-    return entry.run
+    assert isinstance(entry.learner, Waiting)
+    return entry.learner
 
 
 def until_timed(dispatcher: Any, *call: Any) -> None:
@@ -202,26 +202,70 @@ def test_the_hint_that_is_nearest_to_the_call_is_ordered_first(here: BuiltHere) 
     assert list(f.progress()) == ["hint[M=64]", "hint[M=4]", "hint[M=4096]"]
 
 
-def spend(waiting: Waiting) -> None:
-    """As much as is spent before it is asked again."""
-    waiting.spent_s += 1e9
-
-
-@pytest.mark.parametrize("why", [spend, lambda one: one.account.landed(), lambda one: setattr(one, "forced", True)])
-def test_a_call_does_not_ask_whether_a_look_is_due(
-    why: Callable[[Waiting], Any], here: BuiltHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But once in a while, at news and where all is wanted: to ask takes as long as a small call."""
+@pytest.fixture(params=[True, False])
+def asked(request: pytest.FixtureRequest, here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """A function whose calls wait, in C or in Python, of which it was asked once whether a look is due."""
+    monkeypatch.setenv("SHAPEDISPATCH_HOTPATH", str(request.param).lower())
     monkeypatch.setattr(background, "POLL_AFTER_S", 1e8)
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
     monkeypatch.setattr(f.core, "earn", lambda: 1e9)
-    one, asked, ask = waiting(f, X), list[int](), Waiting._nothing_is_new
-    monkeypatch.setattr(Waiting, "_nothing_is_new", lambda self: (asked.append(1), ask(self))[1])
-    f(X)
-    assert asked == []
-    why(one)
-    f(X)
-    assert asked == [1]
+    asked, ask = Asked(f, waiting(f, X)), Waiting._nothing_is_new
+    assert (asked.waiting.calls is not None) is request.param
+    monkeypatch.setattr(Waiting, "_nothing_is_new", lambda self: (asked.times.append(1), ask(self))[1])
+    return asked
+
+
+@dataclass
+class Asked:
+    """How often it was asked whether a look is due since."""
+
+    f: Any
+    waiting: Waiting
+    times: list[int] = field(default_factory=list)
+
+
+def test_a_call_does_not_ask_whether_a_look_is_due(asked: Asked) -> None:
+    """To ask takes as long as a small call. Where there is C, none even comes to Python."""
+    one, spent_s, read = asked.waiting, asked.waiting.spent_s, list[int]()
+    one.clock_s = lambda: float(read.append(1) or len(read))
+    for _ in range(10):
+        asked.f(X)
+    assert asked.times == []
+    assert len(read) == (20 if one.calls is None else 0)
+    one.force()
+    assert one.spent_s > spent_s
+    assert one.account.spent_s == one.spent_s
+
+
+def test_a_call_asks_once_enough_was_spent(asked: Asked) -> None:
+    """Then it may be due, or there is news."""
+    asked.waiting.spent_s += 1e9
+    if asked.waiting.calls is not None:
+        asked.waiting.calls.begin(1e-9)
+        asked.f(X)
+        assert asked.times == []
+    asked.f(X)
+    assert asked.times == [1]
+    asked.f(X)
+    assert asked.times == [1]
+
+
+def test_a_call_that_asks_notes_what_those_before_it_took(asked: Asked) -> None:
+    """They were timed where they ran."""
+    one, spent_s = asked.waiting, asked.waiting.spent_s
+    asked.f(X)
+    one.polls_s, one.clock_s = 0.0, lambda: 0.0
+    one(X)
+    assert one.spent_s > spent_s
+    assert one.account.spent_s == one.spent_s
+
+
+def test_the_next_call_asks_where_all_is_wanted(asked: Asked) -> None:
+    """Somebody waits for that."""
+    asked.f(X)
+    asked.waiting.force()
+    asked.f(X)
+    assert asked.times == [1]
 
 
 @pytest.mark.parametrize(("did", "rest_s"), [([], background.RESTS * 0.01), ([("loaded", 0.01)], 0.01)])
@@ -288,7 +332,7 @@ def test_a_build_for_the_very_sizes_is_worth_it_by_itself(here: BuiltHere, monke
     assert refused["exact"].startswith("not enough time was spent at these sizes")
     monkeypatch.setattr(f.core, "earn", lambda: 0.0)
     (entry,) = f.core.table.peek(f.explain(X).key)
-    entry.run.next_s = 0.0
+    entry.learner.next_s = 0.0
     until_timed(f, X)
     assert "exact" in {timing.variant for timing in f.explain(X).timings}
 
@@ -881,10 +925,10 @@ class SteadyCosts(Costs):
         """Nothing changes."""
 
 
-def no_dispatchers(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
+def no_dispatchers(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakKeyDictionary[Any, Any]:
     """Those that have met keys without a choice, from here on."""
-    learning: weakref.WeakSet[Any] = weakref.WeakSet()
-    monkeypatch.setattr(background, "_learning", learning)
+    learning: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    monkeypatch.setattr(exit_notes, "_waiting_keys", learning)
     return learning
 
 
@@ -904,7 +948,7 @@ def test_short_runs_come_to_a_build_together(here: BuiltHere, tmp_path: Path, mo
         assert len(here.tasks) == (run == 2)
         one.spent_s += 0.6
         assert f.core in learning
-        background.note_what_was_spent()
+        exit_notes.note_what_was_spent()
         learning.clear()
 
 
@@ -914,12 +958,12 @@ def test_what_is_worth_little_is_not_noted(here: BuiltHere, tmp_path: Path, monk
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=tmp_path / "store")
     monkeypatch.setattr(f.core, "earn", lambda: 1.0)
     one, other = waiting(f, X), waiting(f, X[:5])
-    background.note_what_was_spent()
+    exit_notes.note_what_was_spent()
     store = f.core.kernel_store.store
     assert store.rows(kind="missed") == []
     one.spent_s, other.spent_s = 1.0, 2.0
     seconds = iter((0.0, 0.0, 9.0))
-    background.note_what_was_spent(lambda: next(seconds))
+    exit_notes.note_what_was_spent(lambda: next(seconds))
     (row,) = store.rows(kind="missed")
     assert row.config == "2.0"
 
@@ -950,9 +994,9 @@ def test_where_no_process_can_be_started_calls_decide_by_themselves(
     assert f.explain(X).origin == "learning"
     monkeypatch.setattr(f.core.orders(), "unable", "no more processes")
     assert torch.equal(f(X), doubled(X))
-    assert not isinstance(f.core.table.peek(f.explain(X).key)[0].run, Waiting)
+    assert not isinstance(f.core.table.peek(f.explain(X).key)[0].learner, Waiting)
     assert torch.equal(f(X[:5]), doubled(X[:5]))
-    assert not isinstance(f.core.table.peek(f.explain(X[:5]).key)[0].run, Waiting)
+    assert not isinstance(f.core.table.peek(f.explain(X[:5]).key)[0].learner, Waiting)
     assert here.tasks == []
 
 

@@ -194,13 +194,13 @@ def test_what_raises_is_answered_by_plain(us: dict[str, float]) -> None:
     learn(f, 80)
     assert first(f, 100).variant == BUILD
     (entry,) = f.core.table.peek(f.explain(rows(100)).key)
-    assert isinstance(entry.run, Waiting)
+    assert isinstance(entry.learner, Waiting)
 
     def raises(*args: Any) -> Any:
         raise RuntimeError("no more")
 
-    entry.run.run = raises
-    entry.run.failed = "not now"
+    entry.learner.run = raises
+    entry.learner.failed = "not now"
     assert torch.equal(f(rows(100)), waves(rows(100)))
 
 
@@ -235,6 +235,19 @@ def test_keys_that_were_met_before_run_it_too(us: dict[str, float]) -> None:
     assert [first(f, count).variant for count in (90, 700)] == [BUILD, BUILD]
 
 
+def test_keys_that_chose_plain_are_nothing_to_ask_for(us: dict[str, float]) -> None:
+    """Those that wait run it as it is; to ask takes as long as some calls, at each of them."""
+    f = dispatched()
+    first(f, 90)
+    us[BUILD] = 50.0
+    learn(f, 80)
+    (account,) = f.core.table.facts.accounts._known.values()
+    assert account.chosen == 0
+    us[BUILD] = 5.0
+    learn(f, 800)
+    assert account.chosen == 1
+
+
 def test_between_two_that_agree_nothing_more_is_learned(us: dict[str, float]) -> None:
     """All that there is for the class was tried there."""
     f = dispatched()
@@ -250,7 +263,7 @@ def test_what_was_chosen_of_less_than_there_will_be_is_run_meanwhile(
     f = dispatched()
     monkeypatch.setattr(Allowance, "goes_on", lambda allowance: True)
     learn(f, 80, 120)
-    assert isinstance(f.core.table.peek(f.explain(rows(80)).key)[0].run, Waiting)
+    assert isinstance(f.core.table.peek(f.explain(rows(80)).key)[0].learner, Waiting)
     choice = first(f, 100)
     assert (choice.variant, choice.origin) == (BUILD, "learning")
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Store, set_mode, shapedispatch
+from shapedispatch.background import exit_notes
 from shapedispatch.choices.neighbours import remember
 from shapedispatch.dispatch import alike
-from shapedispatch.dispatch.background import Waiting, _learning
+from shapedispatch.dispatch.background import Waiting
 from shapedispatch.dispatch.latecomers import Latecomers
 from shapedispatch.dispatch.newcomers import Newcomers
 from shapedispatch.hit import native
@@ -97,18 +98,17 @@ def test_a_new_key_waits_like_others(asked: list[Any]) -> None:
     (account,) = f.core.table.facts.accounts._known.values()
     (entry,) = of(f, asked, rows(101))
     assert entry in f.core.table.peek(f.core.backend.key((rows(101),), {}))
-    assert isinstance(entry.run, Waiting)
-    assert entry.run is entry.learner
-    assert entry.run.account is account
+    assert isinstance(entry.learner, Waiting)
+    assert entry.learner.account is account
     assert entry.any_state
-    assert entry.run.spent_s > 0
+    assert entry.learner.spent_s > 0
     choice = f.explain(rows(101))
     assert (choice.variant, choice.origin, choice.sizes) == ("plain", "learning", {"M": 101})
     asked.clear()
-    hits, spent_s = f.cache_info().hits, entry.run.spent_s
+    hits, spent_s = f.cache_info().hits, entry.learner.spent_s
     f(rows(101))
     assert (f.cache_info().hits, asked) == (hits + 1, [])
-    assert entry.run.spent_s > spent_s
+    assert entry.learner.spent_s > spent_s
 
 
 @pytest.mark.parametrize("until", [waits, whole])
@@ -148,13 +148,13 @@ def test_a_call_looks_closer_where_there_may_be_more(asked: list[Any], where: st
     """And where nothing has changed, and nothing is ordered, it does not."""
     f = waits(dispatched())
     (entry,) = of(f, asked, rows(101))
-    account = entry.run.account
+    account = entry.learner.account
     account.short = False
-    assert entry.run._nothing_is_new()
+    assert entry.learner._nothing_is_new()
     account.next_s = change.pop("class_s", account.next_s)
     for name, value in change.items():
-        setattr(entry.run if where == "key" else account, name, value)
-    assert not entry.run._nothing_is_new()
+        setattr(entry.learner if where == "key" else account, name, value)
+    assert not entry.learner._nothing_is_new()
 
 
 def test_it_is_learned_when_it_has_earned_that(asked: list[Any]) -> None:
@@ -173,7 +173,7 @@ def test_a_class_that_is_whole_gives_what_its_keys_have_come_to(asked: list[Any]
     (entry,) = of(f, asked, rows(101))
     choice = f.explain(rows(101))
     assert (choice.variant, choice.origin, choice.new_because) == (BUILD, "nearest", ("sizes of x",))
-    assert not isinstance(entry.run, Waiting)
+    assert not isinstance(entry.learner, Waiting)
 
 
 def test_a_class_that_is_whole_no_more_waits(asked: list[Any]) -> None:
@@ -304,7 +304,7 @@ def test_a_key_whose_choice_is_stored_says_nothing_of_others(asked: list[Any], t
     earn(f, 1e9)
     f(rows(101))
     assert of(f, asked, rows(103)) == []
-    assert f.core in _learning
+    assert f.core in exit_notes._waiting_keys
     assert all(of(f, asked, rows(105)))
 
 
@@ -328,7 +328,7 @@ def test_what_earlier_processes_have_spent_counts(asked: list[Any], tmp_path: Pa
     (account,) = f.core.table.facts.accounts._known.values()
     f.core.kernel_store.missed(f.core.backend.key((rows(101),), {}), torch.device("cpu"), 50.0)
     (entry,) = of(f, asked, rows(101))
-    assert 50.0 <= entry.run.spent_s < 51.0
+    assert 50.0 <= entry.learner.spent_s < 51.0
     assert (50.0 <= account.spent_s < 52.0, account.noted_s) == (True, 50.0)
 
 
@@ -424,8 +424,8 @@ def test_time_at_sizes_that_passed_earns_builds(asked: list[Any], monkeypatch: p
     spent_s = account.spent_s
     f(rows(count := count + 1))
     (entry,) = asked
-    assert account.spent_s - spent_s == pytest.approx(f.core.new_sizes.in_all_s(entry.run.spent_s))
-    assert account.spent_s - spent_s > 2 * entry.run.spent_s
-    spent_s, once_s = account.spent_s, entry.run.spent_s
+    assert account.spent_s - spent_s == pytest.approx(f.core.new_sizes.in_all_s(entry.learner.spent_s))
+    assert account.spent_s - spent_s > 2 * entry.learner.spent_s
+    spent_s, once_s = account.spent_s, entry.learner.spent_s
     f(rows(count))
-    assert account.spent_s - spent_s == pytest.approx(entry.run.spent_s - once_s)
+    assert account.spent_s - spent_s == pytest.approx(entry.learner.spent_s - once_s)

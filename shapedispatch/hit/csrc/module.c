@@ -47,6 +47,7 @@
 #include "cuda_launch.c"
 #include "launch_samples.c"
 #include "call_samples.c"
+#include "timed_calls.c"
 #include "kernel_call.c"
 #include "kernel_object.c"
 
@@ -143,8 +144,9 @@ PyMODINIT_FUNC PyInit__native(void)
     if (sizeof(void *) != sizeof(uint64_t))
         return PyErr_Format(PyExc_ImportError, "shapedispatch's C path is written for 64-bit processors");
     PyTypeObject *types[] = {&FastPathType, &CacheNodeType, &CudaLauncherType, &LaunchTurnsType, &CallTurnsType,
-        &PoolLeaderType, &PooledCallType, &KeySchemaType, &CodeGuardType, &AllChecksType, &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType,
-        &KernelFastPathType, &ThreadStateType, &GraphCallType, &AlignedCodeType};
+        &PoolLeaderType, &PooledCallType, &TimedCallsType, &KeySchemaType, &CodeGuardType, &AllChecksType,
+        &GlobalGuardsType, &CountdownType, &GuardSetType, &GridBoundType, &KernelObjectType, &KernelFastPathType,
+        &ThreadStateType, &GraphCallType, &AlignedCodeType};
     PyObject *module = intern_names() ? PyModule_Create(&definition) : NULL;
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0)     /* which readies it */
