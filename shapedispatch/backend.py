@@ -38,8 +38,8 @@ Observed = tuple[Hashable, bool, tuple[tuple[int, ...], ...]]
 class Program(Protocol):
     """What a program does with what calls were given and have made, and with their backwards."""
 
-    def is_seen(self) -> bool:
-        """Whether that has been seen, so that others than plain may run."""
+    def unseen(self) -> str:
+        """How far it is until that has been seen, for a person; empty where others than plain may run."""
 
     def plain_ran(self, call: Call, answer: Any) -> None:
         """Plain has run this call."""

@@ -383,12 +383,12 @@ class Learning(Sampling):
     def choice(self, begun: Choice) -> Choice:
         """What stands now, of the choice with which it began."""
         refused = tuple(dict.fromkeys((*begun.refusals, *self.refusals)))
-        timings = tuple(self.contest.costs())
         plain = self.contest.contestants[0]  # the others are judged by the same
-        notes = tuple(dict.fromkeys((*begun.notes, *([plain.decided_by()] if isinstance(plain, Figures) else []))))
+        by = [plain.decided_by()] if isinstance(plain, Figures) else []
+        notes = tuple(dict.fromkeys((*begun.notes, *self.why_plain(), *by)))
         leader = self.leader()
         begun = replace(begun, variant=leader.name, config=leader.config, route=leader.route)
-        return replace(begun, timings=timings, refusals=refused, notes=notes)
+        return replace(begun, timings=tuple(self.contest.costs()), refusals=refused, notes=notes)
 
     def with_backward(self) -> bool:
         """Whether backwards are part of what its candidates take."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ..backend import Candidate, Offer
 from ..interpreter.failures import what_fails
 
-__all__ = ["CALLED", "LAUNCHED", "LAUNCHER", "Sampling", "Way"]
+__all__ = ["CALLED", "FIRST_STEPS", "LAUNCHED", "LAUNCHER", "Sampling", "Way"]
 
 Way = Callable[[Candidate], Callable[..., Any]]
 CALLED: Way = attrgetter("run")
@@ -18,6 +18,8 @@ LAUNCHED: Way = attrgetter("run.launch")
 """How a candidate runs: called in normal form, or a kernel's at a hit."""
 LAUNCHER: Way = attrgetter("run.launcher")
 """The same for a kernel's at a hit in C; of functions that is `CALLED`."""
+FIRST_STEPS = "plain runs the first steps of a program that has backwards"
+"""How the note begins that says why nothing else runs yet."""
 
 
 class Sampling:
@@ -60,7 +62,12 @@ class Sampling:
 
     def _is_unseen(self) -> bool:
         """Whether plain is to run first, so that it is seen what the program does with what a build may keep."""
-        return any(one.program is not None and not one.program.is_seen() for one in self.offer.candidates)
+        return any(one.program is not None and one.program.unseen() for one in self.offer.candidates)
+
+    def why_plain(self) -> list[str]:
+        """Why plain runs, whatever is best, if so."""
+        programs = (one.program for one in self.offer.candidates if one.program is not None)
+        return [f"{FIRST_STEPS}: {far}" for one in programs if (far := one.unseen())][:1]
 
     def _seen(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the call by plain, so that it shows what the program does then."""

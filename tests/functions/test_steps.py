@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shapedispatch.choices.sampling import FIRST_STEPS
 from shapedispatch.functions.builder import TRACKED_LATER, WRITTEN_LATER
 from shapedispatch.functions.parts.partial import Partial
 from shapedispatch.functions.parts.steps import BACKWARDS, MOST_CALLS, Steps
@@ -153,6 +154,19 @@ def test_a_program_that_writes_in_one_of_its_places_runs_as_without(place: int) 
     x, w = torch.ones(4, 8) * weight(), weight()
     f(x, w)
     assert (f.explain(x, w).variant, WRITTEN_LATER in str(f.explain(x, w))) == ("plain", True)
+
+
+def test_while_plain_runs_the_first_steps_one_is_told_why() -> None:
+    """Else candidates stand there without a sample."""
+    f, w = online(gate), weight()
+    for _ in range(3):
+        f(torch.ones(4, 8) * w, w).sum().backward()
+    x = torch.ones(4, 8) * w
+    told = f"{FIRST_STEPS}: 3 of 4 backwards have come, to 3 calls of at most 64"
+    assert told in f.explain(x, w).notes
+    for _ in range(3):
+        f(torch.ones(4, 8) * w, w).sum().backward()
+    assert FIRST_STEPS not in str(f.explain(x, w))
 
 
 def test_a_program_that_writes_nothing_comes_to_its_builds() -> None:

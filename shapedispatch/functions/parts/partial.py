@@ -120,9 +120,9 @@ class Partial:
         self.steps, self.repeats = steps, repeats
         return self
 
-    def is_seen(self) -> bool:
+    def unseen(self) -> str:
         """See `Program`."""
-        return self.steps.are_over()
+        return "" if self.steps.are_over() else self.steps.progress()
 
     def plain_ran(self, call: Any, answer: Any) -> None:
         """Plain has run a call, and what becomes of this shows what the program does with such tensors."""

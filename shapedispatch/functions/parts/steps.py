@@ -40,6 +40,10 @@ class Steps:
         """Whether enough has been seen."""
         return self.backwards >= BACKWARDS or self.calls >= MOST_CALLS
 
+    def progress(self) -> str:
+        """How far they are, for a person."""
+        return f"{self.backwards} of {BACKWARDS} backwards have come, to {self.calls} calls of at most {MOST_CALLS}"
+
     def ran(self, answer: Any) -> None:
         """Plain has given this answer."""
         made = next((one for one in tensors(answer) if one.grad_fn is not None), None)
