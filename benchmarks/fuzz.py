@@ -8,7 +8,8 @@ path was taken, Python or C, stands in the result: SHAPEDISPATCH_HOTPATH=false t
 
 Most calls are of functions under builds that know nothing but the key (`tests/fuzzing.py`); of a hundred one is of a
 module that changes between calls, and two of builds that were compiled (`tests/fuzzing_modules.py`); one is in a
-program that trains (`tests/fuzzing_programs.py`), with `--programs` all are.
+program that trains, by functions (`tests/fuzzing_programs.py`) or by models (`tests/fuzzing_training.py`), with
+`--programs` all are.
 With `--background` all are of functions and modules for which other processes build meanwhile; told are how many builds
 these have made, and how many calls have passed of which no size comes again. With `--graphs` all are run by CUDA graphs
 wherever builds are recorded, and how many turns on the device these had is told.
@@ -36,6 +37,8 @@ MODULES, BUILDS, PROGRAMS = 0.01, 0.02, 0.01
 """Which share of a slice are calls of modules, of compiled builds, and in programs that train."""
 LEARNED = 0.0002
 """How many functions are learned in such a program, for each of its calls."""
+MODELS = 0.1
+"""Which share of such calls are of models' blocks that builds run, and as many of those that are learned."""
 HUNG_S = 1800
 """A slice that takes longer has hung."""
 COUNTED = ("calls", "hits", "misses", "bypasses", "raised_by_both", "mismatches", "exceptions", "deaths")
@@ -124,9 +127,11 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
 def in_programs(calls: int, seed: int, until: float) -> list[Any]:
     """Programs that train: so many calls of builds, and those of functions that are learned."""
     from tests.fuzzing_programs import fuzz_learned_programs, fuzz_programs
+    from tests.fuzzing_training import fuzz_training
 
-    learned = math.ceil(calls * LEARNED)
-    return [fuzz_programs(calls, seed, until), fuzz_learned_programs(learned, seed, until)]
+    learned, of_models = math.ceil(calls * LEARNED), math.ceil(calls * MODELS)
+    found = [fuzz_programs(calls - 2 * of_models, seed, until), fuzz_learned_programs(learned, seed, until)]
+    return [*found, *(fuzz_training(of_models, seed, until, exact) for exact in (True, False))]
 
 
 def replays() -> int:

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from shapedispatch import shapedispatch
+from shapedispatch import Store, shapedispatch
+from shapedispatch.store.disk import writes
 
-__all__ = ["Ladder", "SelectNone", "as_written", "assert_same", "built", "no_time", "pinned"]
+__all__ = ["Ladder", "SelectNone", "as_written", "assert_same", "built", "forget_rows", "no_time", "pinned"]
 
 
 class Ladder:
@@ -100,3 +101,9 @@ class SelectNone(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> None:
         """None."""
+
+
+def forget_rows(store: Store) -> None:
+    """All that a store has chosen and found, but not what was compiled; a write that is left would come after it."""
+    writes.finish()
+    store._disk.wipe()

@@ -19,7 +19,7 @@ from shapedispatch.background.children import Task
 from shapedispatch.functions.compile import artifact
 from shapedispatch.store.folder import Folder
 from tests.built_here import BuiltHere, learning_here
-from tests.helpers import assert_same
+from tests.helpers import assert_same, forget_rows
 
 X, W = torch.linspace(-2, 2, 640).reshape(40, 16), torch.linspace(-0.5, 0.5, 256).reshape(16, 16)
 NOTE = "its code was built by an earlier process, and kept"
@@ -50,7 +50,7 @@ def decorated(store: Any, fn: Any = composed) -> Any:
 def learned(dispatcher: Any, *call: Any) -> Any:
     """The dispatcher, after calls enough; of choices that earlier ones have stored it knows nothing."""
     if (stored := dispatcher.core.kernel_store) is not None and not stored.store.readonly:
-        stored.store._disk.wipe()
+        forget_rows(stored.store)
     for _ in range(40):
         dispatcher(*call)
     return dispatcher
@@ -142,7 +142,7 @@ def test_without_a_store_nothing_is_kept(here: BuiltHere, store: Store) -> None:
     assert len(here.tasks) == 2
     learned(decorated(store), X, W)
     assert len(here.tasks) == 3
-    store._disk.wipe()
+    forget_rows(store)
     learned(decorated(Store(store.path, readonly=True)), X, W)
     assert len(here.tasks) == 3
     learned(decorated(Store(store.path, readonly=True)), X.double(), W.double())

@@ -26,7 +26,7 @@ from shapedispatch.functions.request import BuildRequest
 from shapedispatch.store.artifacts import KeptJob
 from tests.built_here import BuiltHere, learning_here
 from tests.custom_operators import cubed
-from tests.helpers import assert_same
+from tests.helpers import assert_same, forget_rows
 
 pytestmark = pytest.mark.operators_called
 
@@ -155,7 +155,7 @@ def test_a_kept_build_comes_with_what_was_found(here: BuiltHere, checked_here: l
     """For the next process; the store says nothing of it then."""
     store = Store(tmp_path / "store")
     learned(composed, X, W, store=store)
-    store._disk.wipe()
+    forget_rows(store)
     assert was_timed(learned(composed, X, W, store=store), X, W)
     assert isinstance(pickle.loads(here.tasks[0].job), KeptJob)
     assert len(here.tasks) == 1
@@ -169,7 +169,7 @@ def test_what_was_found_on_a_callers_values_counts_for_more(here: BuiltHere, tmp
     f = learned(composed, X, W, store=store)
     offer = f.core.backend.offer((X, W), {}, f.explain(X, W).key, f.core.table)
     (slot,) = [one.build for one in offer.candidates if one.build]
-    store._disk.wipe()
+    forget_rows(store)
     f.core.kernel_store.verdicts(X.device).keep(f.core.table.build(slot).identity(), "it was wrong there", 24)
     again = learned(composed, X, W, store=store)
     assert any("it was wrong there" in one.reasons for one in again.explain(X, W).refusals)
