@@ -114,12 +114,16 @@ def regret(result: Result) -> Sayings:
     )
 
 
-def longest_call(result: Result) -> Sayings:
-    """From the first call on, while everything is learned."""
-    found = {name: one["worst_s"] for name, one in result.document["contenders"].items()}
-    others = "; ".join(f"{said} {found[name]:.2f}" for name, said in FELT.items() if name in found)
-    asked = f"the longest call in the first {result.document['seconds']:.0f} s of a program, random sizes"
-    yield asked, f"in the background {found[BEHIND]:.2f} s; {others}"
+def felt(result: Result) -> Sayings:
+    """From the first call on, while everything is learned: how many calls are made, and the longest of them."""
+    found = result.document["contenders"]
+    program = f"in the first {result.document['seconds']:.0f} s of a program, random sizes"
+    others = [(name, said) for name, said in FELT.items() if name in found]
+    share = {name: one["calls"] / found["plain"]["calls"] for name, one in found.items()}
+    counts = "; ".join(f"{said} {share[name]:.2f}" for name, said in others if name != "plain")
+    yield f"calls {program}, of those as written", f"in the background {share[BEHIND]:.2f}; {counts}"
+    longest = "; ".join(f"{said} {found[name]['worst_s']:.2f}" for name, said in others)
+    yield f"the longest call {program}", f"in the background {found[BEHIND]['worst_s']:.2f} s; {longest}"
 
 
 BEHIND = f"{OURS} in the background"
@@ -211,7 +215,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Result], Sayings]]] = {
     "known_calls": {"launch_overhead": launch, "call_overhead": call, "hotpath_cost": lookup, "key_cost": key},
     "new_shapes": {
         "tuning_stall": stall,
-        "first_calls": longest_call,
+        "first_calls": felt,
         "cold_model": from_cold,
         "kernel_first_calls": kernels_from_cold,
         "warm_start": starts,
