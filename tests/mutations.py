@@ -533,10 +533,18 @@ MUTATIONS = (
     ),
     Mutation(
         "dispatch/background.py",
-        "return self.run if self.spent_s < self.polls_s else self._looked_for(args, kwargs)",
+        "return self.run if no_poll else self._looked_for(args, kwargs)",
         "return self._looked_for(args, kwargs)",
         ("tests/dispatch/test_background.py",),
     ),
+    Mutation(
+        "dispatch/background.py",
+        "self.polls_s and self.account.news == self.news",
+        "self.polls_s",
+        ("tests/dispatch/test_background.py",),
+    ),
+    Mutation("dispatch/background.py", ", tell=tell_news", "", ("tests/dispatch/test_background.py",)),
+    Mutation("hit/csrc/timed_calls.c", " || calls->news != news", "", ("tests/hit/test_timed_calls.py",)),
     Mutation(
         "dispatch/background.py",
         "self.calls.begin(self.polls_s - self.spent_s)",

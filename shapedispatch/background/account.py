@@ -53,6 +53,8 @@ class Account:
     """How many looks at calls of whatever key it still pays."""
     offered_s: float = 0.0
     """What was spent when one of its keys was last looked at."""
+    tell: Callable[[], None] = lambda: None
+    """Called where there is news."""
 
     @property
     def whole(self) -> bool:
@@ -75,6 +77,7 @@ class Account:
     def landed(self) -> None:
         """Something that was ordered is over."""
         self.news, self.shared_offers = self.news + 1, SHARED_OFFERS
+        self.tell()
 
     def pays_offer(self, worth_s: float) -> bool:
         """Whether so much was spent since the last look that the class pays one now."""

@@ -23,7 +23,7 @@ from ..choices.context import DispatcherParts, MissContext, capturing
 from ..choices.known_choices import why_again
 from ..choices.neighbours import Neighbours, remember
 from ..errors import where_raised
-from ..hit.native import timed_calls
+from ..hit.native import tell_news, timed_calls
 from ..hit.table import Entry
 from ..hit.turns import TimedCalls
 from ..interpreter.collector import no_collections
@@ -52,9 +52,7 @@ LEARNED = "learning in the background"
 OFFERS = 8
 """How many times what a look takes must have been spent since the last: at its key, or by a class that pays it."""
 POLL_AFTER_S = 0.001
-"""How much is spent at a key before it is asked again whether a look is due, or there is news: that takes longer than
-some calls.
-"""
+"""How much is spent at a key before it is asked again whether a look is due: that takes microseconds."""
 RESTS = 16
 """How many times as long as a look calls are left alone after it: many keys may have news at once, of one build."""
 
@@ -77,7 +75,7 @@ class Waiting:
     seen_s: float | None = None
     """What had been spent here when it was last looked at; None before."""
     polls_s: float = 0.0
-    """What is spent here when it is asked again whether a look is due."""
+    """What is spent here when it is asked again whether a look is due, unless there is news."""
     news: int = 0
     chosen: int = 0
     """At how many keys of its class something but plain had been chosen when that was last looked for."""
@@ -118,7 +116,8 @@ class Waiting:
 
     def _run_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """What runs the call, having looked if that is due."""
-        return self.run if self.spent_s < self.polls_s else self._looked_for(args, kwargs)
+        no_poll = self.spent_s < self.polls_s and self.account.news == self.news
+        return self.run if no_poll else self._looked_for(args, kwargs)
 
     def force(self) -> None:
         """Have all that may be made for it wanted, by the next call at the latest."""
@@ -136,7 +135,7 @@ class Waiting:
         return run
 
     def leave_alone(self) -> None:
-        """Ask for no look before some time was spent here."""
+        """Ask for no look before some time was spent here, unless there is news."""
         self.polls_s = self.spent_s + POLL_AFTER_S
 
     def _decided_now(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -317,7 +316,9 @@ def account_of(core: DispatcherParts, family: Any) -> Account:
     """That of a class of calls."""
     found: Account | None = core.table.facts.accounts.get(family)
     if found is None:
-        found = core.table.facts.accounts[family] = Account(next_s=core.orders().costs.build_s() * core.earn())
+        found = core.table.facts.accounts[family] = Account(
+            next_s=core.orders().costs.build_s() * core.earn(), tell=tell_news
+        )
     return found
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "pool_leader",
     "pooled_calls",
     "reason",
+    "tell_news",
     "timed_calls",
 ]
 
@@ -144,9 +145,15 @@ def call_turns(
 
 
 def timed_calls(run: Callable[..., Any], ask: Callable[..., Any]) -> TimedCalls | None:
-    """What runs calls by ``run``, and by ``ask`` where so much is spent that it is to be asked; None without C."""
+    """What runs calls by ``run``, and by ``ask`` where so much is spent, or there is news; None without C."""
     c = in_use or module()  # each new key asks
     return None if c is None else c.TimedCalls(run, ask)  # type: ignore[no-any-return]  # in C
+
+
+def tell_news() -> None:
+    """Have the next call of all `timed_calls` ask."""
+    if (c := in_use or module()) is not None:
+        c.tell_news()
 
 
 def pool_leader(run: Callable[..., Any]) -> PoolLeader:

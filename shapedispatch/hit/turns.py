@@ -147,7 +147,7 @@ class PoolLeader(Protocol):
 
 
 class TimedCalls(Protocol):
-    """What runs a key's calls and adds up what they take, in C, until so much is spent that Python is asked."""
+    """What runs a key's calls in C and adds up what they take, until Python is asked: see `native.timed_calls`."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call."""

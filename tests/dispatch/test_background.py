@@ -250,6 +250,14 @@ def test_a_call_asks_once_enough_was_spent(asked: Asked) -> None:
     assert asked.times == [1]
 
 
+def test_the_next_call_asks_where_there_is_news(asked: Asked) -> None:
+    """Who has waited for builds need not call often to have them."""
+    asked.f(X)
+    asked.waiting.account.landed()
+    asked.f(X)
+    assert asked.times == [1]
+
+
 def test_a_call_that_asks_notes_what_those_before_it_took(asked: Asked) -> None:
     """They were timed where they ran."""
     one, spent_s = asked.waiting, asked.waiting.spent_s

@@ -50,6 +50,16 @@ def test_python_is_asked_again_when_so_much_is_spent(calls: TimedCalls) -> None:
     assert calls()[0] == "asked"
 
 
+def test_python_is_asked_where_there_is_news(calls: TimedCalls) -> None:
+    """At whatever key; from then on as before."""
+    calls.begin(100.0)
+    native.tell_news()
+    assert calls()[0] == "asked"
+    assert calls()[0] == "asked"
+    calls.begin(100.0)
+    assert calls()[0] == "plain"
+
+
 def test_what_calls_take_is_added_up(calls: TimedCalls) -> None:
     """From one `begin` to the next, without those that Python was asked for: it times them itself."""
     calls.begin(1e-9)

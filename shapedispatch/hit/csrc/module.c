@@ -98,6 +98,7 @@ static PyMethodDef functions[] = {
     {"dispatcher_state", dispatcher_state, METH_NOARGS, dispatcher_state_doc},
     {"function_state", function_state, METH_NOARGS, function_state_doc},
     {"leave_out", leave_out, METH_O, leave_out_doc},
+    {"tell_news", tell_news, METH_NOARGS, tell_news_doc},
     {NULL, NULL, 0, NULL},
 };
 

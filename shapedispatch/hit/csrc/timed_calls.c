@@ -6,12 +6,23 @@ typedef struct {
     PyObject *run;                      /* what runs a call */
     PyObject *ask;                      /* what runs one where it is to be seen whether there is something better */
     double spent_s, until_s;            /* what calls have taken since `begin`; from how much on `ask` runs them */
+    unsigned news;                      /* how much of it there was then */
 } TimedCalls;
+
+static unsigned news;                   /* how often something was built that any of them may be asked for */
+
+PyDoc_STRVAR(tell_news_doc, "tell_news()\n--\n\nHave the next call of each `TimedCalls` ask.");
+
+static PyObject *tell_news(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    news++;
+    Py_RETURN_NONE;
+}
 
 static PyObject *timed_calls_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *names)
 {
     TimedCalls *calls = (TimedCalls *)self;
-    int asks = calls->spent_s >= calls->until_s;
+    int asks = calls->spent_s >= calls->until_s || calls->news != news;
     PyObject *run = Py_NewRef(asks ? calls->ask : calls->run);  /* which may let go of the key */
     Py_INCREF(self);
     int64_t began_ns = now_ns();
@@ -24,7 +35,8 @@ static PyObject *timed_calls_vectorcall(PyObject *self, PyObject *const *argumen
 }
 
 PyDoc_STRVAR(begin_timed_doc, "begin(until_s, /)\n--\n\n"
-    "Let calls be run until they have taken so many seconds; gives how many those since the last time took.");
+    "Let calls be run until they have taken so many seconds, or there is news; gives how many those since the last time"
+    " took.");
 
 static PyObject *timed_calls_begin(PyObject *self, PyObject *given)
 {
@@ -34,6 +46,7 @@ static PyObject *timed_calls_begin(PyObject *self, PyObject *given)
         return NULL;
     calls->until_s = until_s;
     calls->spent_s = 0.0;
+    calls->news = news;
     return PyFloat_FromDouble(spent_s);
 }
 
@@ -86,7 +99,7 @@ static PyTypeObject TimedCallsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "shapedispatch.hit._native.TimedCalls",
     .tp_doc = "TimedCalls(run, ask)\n--\n\nRuns calls by ``run`` and adds up what they take, until `begin`'s seconds are"
-              " spent; from then on by ``ask``.",
+              " spent or `tell_news` is called; from then on by ``ask``.",
     .tp_basicsize = sizeof(TimedCalls),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = timed_calls_new,
