@@ -125,7 +125,7 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
 
 
 def in_programs(calls: int, seed: int, until: float) -> list[Any]:
-    """Programs that train: so many calls of builds, and those of functions that are learned."""
+    """Programs that train: so many calls of builds, some of them of models, and those of what is learned."""
     from tests.fuzzing_programs import fuzz_learned_programs, fuzz_programs
     from tests.fuzzing_training import fuzz_training
 

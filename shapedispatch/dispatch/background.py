@@ -107,7 +107,7 @@ class Waiting:
 
     def _note_calls(self) -> None:
         """Take in what calls in C have taken, and have the next one come to Python."""
-        if self.calls is not None and (took_s := self.calls.begin(0.0)):
+        if self.calls is not None and (took_s := self.calls.collect()):
             self._spent(took_s)
 
     def _spent(self, took_s: float) -> None:

@@ -152,5 +152,8 @@ class TimedCalls(Protocol):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call."""
 
-    def begin(self, until_s: float, /) -> float:
-        """Let calls be run until they have taken so many seconds; gives how many those since the last time took."""
+    def collect(self) -> float:
+        """How many seconds calls have taken since the last time; the next one asks, unless `begin` says otherwise."""
+
+    def begin(self, until_s: float, /) -> None:
+        """Let calls be run until they have taken so many seconds since `collect`, or there is news since then."""

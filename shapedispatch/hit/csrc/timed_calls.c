@@ -5,7 +5,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *run;                      /* what runs a call */
     PyObject *ask;                      /* what runs one where it is to be seen whether there is something better */
-    double spent_s, until_s;            /* what calls have taken since `begin`; from how much on `ask` runs them */
+    double spent_s, until_s;            /* what calls have taken since `collect`; from how much on `ask` runs them */
     unsigned news;                      /* how much of it there was then */
 } TimedCalls;
 
@@ -34,20 +34,29 @@ static PyObject *timed_calls_vectorcall(PyObject *self, PyObject *const *argumen
     return answer;
 }
 
+PyDoc_STRVAR(collect_timed_doc, "collect()\n--\n\n"
+    "How many seconds calls have taken since the last time; the next one asks, unless `begin` says otherwise.");
+
+static PyObject *timed_calls_collect(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    TimedCalls *calls = (TimedCalls *)self;
+    double spent_s = calls->spent_s;
+    calls->spent_s = calls->until_s = 0.0;
+    calls->news = news;
+    return PyFloat_FromDouble(spent_s);
+}
+
 PyDoc_STRVAR(begin_timed_doc, "begin(until_s, /)\n--\n\n"
-    "Let calls be run until they have taken so many seconds, or there is news; gives how many those since the last time"
-    " took.");
+    "Let calls be run until they have taken so many seconds since `collect`, or there is news since then.");
 
 static PyObject *timed_calls_begin(PyObject *self, PyObject *given)
 {
     TimedCalls *calls = (TimedCalls *)self;
-    double until_s = PyFloat_AsDouble(given), spent_s = calls->spent_s;
+    double until_s = PyFloat_AsDouble(given);
     if (until_s == -1.0 && PyErr_Occurred())
         return NULL;
     calls->until_s = until_s;
-    calls->spent_s = 0.0;
-    calls->news = news;
-    return PyFloat_FromDouble(spent_s);
+    Py_RETURN_NONE;
 }
 
 static PyObject *timed_calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -62,6 +71,7 @@ static PyObject *timed_calls_new(PyTypeObject *type, PyObject *args, PyObject *k
     calls->vectorcall = timed_calls_vectorcall;
     calls->run = Py_NewRef(run);
     calls->ask = Py_NewRef(ask);
+    calls->news = news;
     return (PyObject *)calls;
 }
 
@@ -86,6 +96,7 @@ static void timed_calls_dealloc(PyObject *self)
 
 static PyMethodDef timed_calls_methods[] = {
     {"begin", timed_calls_begin, METH_O, begin_timed_doc},
+    {"collect", timed_calls_collect, METH_NOARGS, collect_timed_doc},
     {NULL, NULL, 0, NULL},
 };
 
