@@ -127,11 +127,11 @@ def run_slice(calls: int, seed: int, until: float) -> dict[str, Any]:
 def in_programs(calls: int, seed: int, until: float) -> list[Any]:
     """Programs that train: so many calls of builds, some of them of models, and those of what is learned."""
     from tests.fuzzing_programs import fuzz_learned_programs, fuzz_programs
-    from tests.fuzzing_training import fuzz_training
+    from tests.fuzzing_training import dispatched, fuzz_training
 
     learned, of_models = math.ceil(calls * LEARNED), math.ceil(calls * MODELS)
     found = [fuzz_programs(calls - 2 * of_models, seed, until), fuzz_learned_programs(learned, seed, until)]
-    return [*found, *(fuzz_training(of_models, seed, until, exact) for exact in (True, False))]
+    return [*found, *(fuzz_training(dispatched(pinned), of_models, seed, until) for pinned in (True, False))]
 
 
 def replays() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -326,11 +326,11 @@ CHANCES = {"learn": 5, "evaluated": 2}
 # --------------------------------------------------------------------------------------------------------- the programs
 
 
-def dispatched(exact: bool = True) -> dict[type, Any]:
-    """A dispatcher for each kind; with ``exact`` a build answers each call that it accepts, else they are learned."""
-    made = {kind: shapedispatch(kind.forward, exact=exact, hints=(), store=False) for kind in KINDS}
+def dispatched(pinned: bool) -> dict[type, Any]:
+    """A dispatcher for each kind; where it is ``pinned`` a build answers each call that it accepts, else it learns."""
+    made = {kind: shapedispatch(kind.forward, exact=True, hints=(), store=False) for kind in KINDS}
     for one in made.values():
-        if exact:
+        if pinned:
             one.core.settings = dataclasses.replace(one.core.settings, pick="exact")
     return made
 
@@ -354,12 +354,11 @@ def _unlike(plain: Left, other: Left) -> str | None:
     return next(filter(None, found), None)
 
 
-def fuzz_training(calls: int, seed: int, until: float = float("inf"), exact: bool = True) -> Tally:
-    """So many calls of blocks in such programs."""
-    seeds, tally, made = random.Random(seed), Tally(), dispatched(exact)
-    compare = functools.partial(compare_training, made)
+def fuzz_training(made: Mapping[type, Any], calls: int, seed: int, until: float = math.inf) -> Tally:
+    """So many calls of blocks in such programs, by these dispatchers."""
+    seeds, tally = random.Random(seed), Tally()
     while tally.calls < calls and time.time() < until:
-        compare(seeds.getrandbits(32), tally)
+        compare_training(made, seeds.getrandbits(32), tally)
     for one in made.values():
         tally.count(one)
     return tally
