@@ -99,7 +99,7 @@ class Learning(Sampling):
     rest: Callable[[Learning, bool], int] | None = None
     """Lets hits run the best candidate, or no longer; gives for how many calls each that comes here stands."""
     _taken: int = 0
-    _between: int = BETWEEN
+    _between: int = 1
     _missed: dict[str, int] = field(default_factory=dict)
     """Of each candidate that is a recording, the calls that were no replay when the turns that are on began."""
     _forgotten: set[str] = field(default_factory=set)

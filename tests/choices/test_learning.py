@@ -23,6 +23,7 @@ from shapedispatch.hit.table import Entry, Table
 from shapedispatch.online import real_calls
 from shapedispatch.online.contest import SAMPLE_US, OnlineContest
 from shapedispatch.records import Choice
+from tests.awaited import Awaited
 from tests.helpers import built
 
 pytestmark = pytest.mark.operators_called
@@ -633,33 +634,6 @@ def test_a_variant_that_is_left_out_is_no_mistake(clock: Clock) -> None:
     with warnings.catch_warnings(action="error"):
         f(torch.ones(96))
     assert "not tried" in str(f.explain(torch.ones(96)).refusals)
-
-
-class Awaited:
-    """Verdicts that are ready when the test says so, and how often they were asked."""
-
-    def __init__(self) -> None:
-        self.ready_now = False
-        self.asked = 0
-
-    def __call__(self, flags: Any) -> Any:
-        """The verdict of some flags."""
-        up = bool(torch.stack(list(flags)).any())
-
-        class Later:
-            """One of them."""
-
-            def ready(inner) -> bool:
-                """Whether it may be asked."""
-                self.asked += 1
-                return self.ready_now
-
-            def wrong(inner) -> bool:
-                """What it is."""
-                assert self.ready_now
-                return up
-
-        return Later()
 
 
 @pytest.fixture

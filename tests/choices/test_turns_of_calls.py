@@ -21,6 +21,7 @@ from shapedispatch.hit import native
 from shapedispatch.online.contest import MOST_NOTING_US, SHARE
 from shapedispatch.online.real_calls import HostSampler
 from shapedispatch.settings.modes import set_mode
+from tests.awaited import Awaited
 from tests.c_driver import CEvents, with_events
 from tests.paths import NO_COMPILER, taking
 from tests.rows import BUILD, Late, dispatched, rows, waves
@@ -157,6 +158,26 @@ def test_what_a_look_takes_is_lost_too(events: CEvents, monkeypatch: pytest.Monk
     assert looks[0] >= 2
     assert entry.learner.contest._lost_us >= MOST_NOTING_US * looks[0]
     assert entry.learner.contest.rests()
+
+
+def test_plain_runs_no_dozen_calls_between_two_looks_for_who_is_right(
+    events: CEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device says so soon, and plain may take twenty times as long; it is asked more rarely the longer it takes."""
+    awaited, plain_us = Awaited(), 2_000.0
+    monkeypatch.setattr("shapedispatch.choices.learning.verdicts", lambda device: awaited)
+    f = two(events, plain_us, 100)
+    f(X)
+    awaited.ready_now, began_us = True, events.now_us
+    for _ in range(40):
+        f(X)
+    assert f.explain(X).variant == "other"
+    assert events.now_us - began_us < 40 * 100 + 5 * plain_us
+    awaited.ready_now, awaited.asked = False, 0
+    other = two(events, plain_us, 100)
+    for _ in range(200):
+        other(X)
+    assert awaited.asked <= 10
 
 
 def test_where_no_sample_may_be_afforded_looks_become_rare(events: CEvents) -> None:
