@@ -15,6 +15,7 @@ from shapedispatch.background.children import Children, Task
 from shapedispatch.background.host_slots import HostSlots
 from shapedispatch.background.orders import Orders
 from shapedispatch.online.real_calls import HostSampler
+from tests.helpers import long_calls
 
 __all__ = ["BuiltHere", "learning_here", "learning_with_processes"]
 
@@ -65,6 +66,7 @@ def learning_here(monkeypatch: pytest.MonkeyPatch, handler: str = FUNCTIONS) -> 
     made = Orders(lambda: here, clock_s=lambda: float(next(seconds)))  # type: ignore[arg-type,return-value]  # as above
     sampler = HostSampler(lambda: next(now_ns))
     monkeypatch.setattr("shapedispatch.choices.learning.sampler", lambda device: (sampler, None))
+    long_calls(monkeypatch)
     _use(made, monkeypatch)
     return here
 

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from shapedispatch import Store, shapedispatch
+from shapedispatch.online import contest
 from shapedispatch.store.disk import writes
 
-__all__ = ["Ladder", "SelectNone", "as_written", "assert_same", "built", "forget_rows", "no_time", "pinned"]
+__all__ = [
+    "Ladder", "SelectNone", "as_written", "assert_same", "built", "forget_rows", "long_calls", "no_time", "pinned",
+]  # fmt: skip
 
 
 class Ladder:
@@ -107,3 +110,8 @@ def forget_rows(store: Store) -> None:
     """All that a store has chosen and found, but not what was compiled; a write that is left would come after it."""
     writes.finish()
     store._disk.wipe()
+
+
+def long_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let learning cost what it may where calls are long: here looks are by the clock, and calls take what is said."""
+    monkeypatch.setattr(contest, "LEAST_FREE_US", contest.FREE_US)

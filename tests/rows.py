@@ -13,6 +13,7 @@ from torch import Tensor
 from shapedispatch import shapedispatch
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.real_calls import HostSampler
+from tests.helpers import long_calls
 
 WIDTH, BUILD = 8, "hint[M=64]"
 
@@ -64,6 +65,7 @@ def calls_take(
     nor a pair be too dear, because of what it takes here to have one.
     """
     monkeypatch.setattr("shapedispatch.online.pool.FREE_TOGETHER_US", 60e6)
+    long_calls(monkeypatch)
     monkeypatch.setattr("shapedispatch.functions.checks.graph_check.SECONDS", 60.0)
     for user in ("choices.learning", "choices.watch", "dispatch.shared_turns"):
         monkeypatch.setattr(f"shapedispatch.{user}.sampler", lambda device: (kind(us, per_row), None))

@@ -40,6 +40,9 @@ __all__ = [
 
 SHARE, FREE_US = 0.03, 3_000.0
 """What learning may cost at a key beyond the best candidate: a share of the time spent there, and so much at first."""
+FREE_CALLS, LEAST_FREE_US = 20, 1_000.0
+"""At first it is no more than so many calls of the best take, but at least so much, unless one has to get ready, which
+takes that: a thousand calls that take `COLD_US` each are to cost a twentieth more, the share included."""
 FAR = 10.0
 """How much above the leader's cost that of a candidate is which leaves after one sample, if that was dear."""
 SMALL_US, COLD_US = 200.0, 50.0
@@ -268,7 +271,8 @@ class OnlineContest:
 
     def _may_cost_us(self) -> float:
         """What learning may have cost by now."""
-        return FREE_US + SHARE * self._spent_us
+        small_us = max(LEAST_FREE_US, FREE_CALLS * self._best_us)
+        return (FREE_US if self._unready.begun else min(FREE_US, small_us)) + SHARE * self._spent_us
 
     def _is_free(self, one: Contestant, together: bool = False) -> bool:
         """Whether a call of it may be a sample though learning has cost what it may: that costs next to nothing."""

@@ -35,8 +35,12 @@ class GettingReady(Generic[C]):
 
     _calls: dict[C, int] = field(default_factory=dict)
 
+    begun: bool = False
+    """Whether there was any that was not ready: what that took is lost, and samples are still to come."""
+
     def missed(self, one: C) -> None:
         """A call of it was no sample, though its turn had come."""
+        self.begun = True
         self._calls[one] = self._calls.get(one, 0) + 1
 
     def is_over(self, one: C) -> None:
