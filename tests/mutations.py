@@ -37,6 +37,7 @@ SOURCES = "functions/parts/sources.py"
 SENT_KERNEL, OF_SENT_KERNEL = "kernels/runtime/sent_kernel.py", "tests/kernels/test_sent_kernel.py"
 ASKED, OF_ASKED = "kernels/runtime/compile_request.py", "tests/kernels/test_compile_request.py"
 LAUNCHES = "tests/dispatch/test_launches.py"
+TURNS = "tests/choices/test_turns_of_calls.py"
 CONFIGS = "kernels/remote_configs.py"
 WARMUP, OF_WARMUP = "autotune/warmup.py", "tests/autotune/test_warmup.py"
 DIFFERENCE, OF_DIFFERENCE = "autotune/compare.py", "tests/autotune/test_compare.py"
@@ -695,13 +696,15 @@ MUTATIONS = (
     Mutation(
         DIFFERENCE, "most, 3, 1, 1).view(-1), as_large)", "most, 3, 1, 1).view(-1), 0 * as_large)", (OF_DIFFERENCE,)
     ),
-    Mutation("choices/learning.py", "not (wrong or one.judged", "not (one.judged", (LAUNCHES,)),
+    Mutation("choices/learning.py", "not (wrong or other", "not (other", (LAUNCHES,)),
+    Mutation("choices/learning.py", "if one.name in unsure] if permuted", "] if permuted", (LAUNCHES,)),
+    Mutation("choices/learner.py", "_between: int = 1", "_between: int = BETWEEN", (TURNS,)),
+    Mutation("online/contest.py", "min(FREE_US, small_us)", "FREE_US", ("tests/online/test_contest.py",)),
+    Mutation("online/contest.py", "FREE_US if self._unready.begun else ", "", ("tests/online/test_contest.py",)),
     Mutation("online/contest.py", "        self._lost_us += self.sample_us\n", "", ("tests/online/test_contest.py",)),
     Mutation("online/contest.py", "(other.variant in later and ", "(", ("tests/online/test_contest.py",)),
     Mutation("online/getting_ready.py", "repaid >= REPAID or ", "", ("tests/online/test_contest.py",)),
-    Mutation(
-        "choices/learner.py", "(self.contest.calls_until_next(), ", "(0, ", ("tests/choices/test_turns_of_calls.py",)
-    ),
+    Mutation("choices/learner.py", "(self.contest.calls_until_next(), ", "(0, ", (TURNS,)),
     Mutation("autotune/flush.py", "if self.depth == 1 and ", "if ", ("tests/autotune/test_flush.py",)),
     Mutation(
         "functions/checks/graph_check.py",

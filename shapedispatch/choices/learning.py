@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -221,18 +221,18 @@ def _right(
     """Those that give plain's numbers for this call, and why the others do not.
 
     A build that its graph vouches for is compared once for its class. The others are with the call's floats in another
-    order, too, unless all that no graph vouches for were right at another size.
+    order, too, but for those that were right so at another size: in steps each of them, else where all were.
     """
     pool, sound = pool_of(ctx, near.sizes), ctx.core.table.facts.sound
     known = [one for one in candidates[1:] if one.judged and one.build is not None and sound.get(one.build)]
     asked = [one for one in candidates if one not in known]
-    sure = all(one.judged or near.timed(one.name) or (pool is not None and pool.knows(one.name)) for one in asked[1:])
+    unsure = {one.name for one in asked[1:] if not _is_sure(one, near, pool)}
     rules = ctx.judging(trial)
     right, wrong = {one.name for one in asked}, tuple[Refusal, ...]()
     if len(asked) > 1:
-        runs, rules = [_timed(one, times) for one in asked], replace(rules, permute=rules.permute and not sure)
+        runs, rules = [_timed(one, times) for one in asked], replace(rules, permute=rules.permute and bool(unsure))
         if ctx.later is not None and ctx.later.in_steps and ctx.core.backend.searches:
-            wrong = _wrong_by_steps(runs, trial, rules, ctx.later, later)
+            wrong = _wrong_by_steps(runs, unsure, trial, rules, ctx.later, later)
         else:
             _, wrong, _ = checked(runs, trial, rules, later)
         right -= {refusal.variant for refusal in wrong}
@@ -242,18 +242,29 @@ def _right(
     return [one for one in candidates if one in known or one.name in right], wrong
 
 
+def _is_sure(one: Candidate, near: Neighbours, pool: Pool | None) -> bool:
+    """Whether it was right on more than one set of values, by its graph or at another size."""
+    return one.judged or near.timed(one.name) or (pool is not None and pool.knows(one.name))
+
+
 def _wrong_by_steps(
-    candidates: Sequence[Candidate], trial: Trial, rules: Rules, looks: Looks, later: Later | None
+    candidates: Sequence[Candidate],
+    unsure: Collection[str],
+    trial: Trial,
+    rules: Rules,
+    looks: Looks,
+    later: Later | None,
 ) -> tuple[Refusal, ...]:
     """Why some do not give plain's numbers, as `checked` says; few are compared in a look, since there may be many.
 
-    They are at the call's own values first, and in other looks with these in another order: both take twice as long.
-    Raises LeftForNext where a look was for that.
+    They are at the call's own values first, and those of which it is ``unsure`` in other looks with these in another
+    order: both take twice as long. Raises LeftForNext where a look was for that.
     """
     plain, *others = candidates
     known = looks.steps.compared
     for permuted in (False, True) if rules.permute else (False,):
-        if left := [one for one in others if _is_left(one, permuted, known)]:
+        of_these = [one for one in others if one.name in unsure] if permuted else others
+        if left := [one for one in of_these if _is_left(one, permuted, known)]:
             if later is not None:
                 _warm_up(plain, trial, rules, looks)
             some = functools.partial(_compared, plain, left, trial, rules, later is not None, permuted)
@@ -279,7 +290,7 @@ def _is_left(one: Candidate, permuted: bool, known: Mapping[Any, Any]) -> bool:
     if not permuted:
         return own not in known
     wrong, _ = known.get(own, (True, ()))
-    return not (wrong or one.judged or other in known)
+    return not (wrong or other in known)
 
 
 def _warm_up(plain: Candidate, trial: Trial, rules: Rules, looks: Looks) -> None:

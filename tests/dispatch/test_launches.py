@@ -21,6 +21,7 @@ from shapedispatch import MissError, set_mode
 from shapedispatch.autotune.warmup import Warmup
 from shapedispatch.background.children import CannotStart
 from shapedispatch.choices import learning
+from shapedispatch.choices.neighbours import Neighbours
 from shapedispatch.dispatch.launches import WaitingLaunches
 from shapedispatch.kernels import remote_configs
 from shapedispatch.kernels.remote_configs import RemoteConfigs
@@ -258,6 +259,28 @@ def test_plain_runs_once_for_all_that_are_compared_in_a_look(
         called(kernel, 60)
         looks += [blocks[:-1]] if 64 in (blocks := blocks_of(driver, before)) else []
     assert looks == [[16, 64, 256]] * 2
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_was_right_at_another_size_is_compared_in_no_other_order(
+    known: bool, driver: Recorder, here: BuiltHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though another was compared nowhere: that is half of the looks that many configs take at a new size."""
+    kernel, timed = kernel_of(driver), Neighbours.timed
+    orders: dict[bool, list[str]] = {False: [], True: []}
+    before: Callable[..., Any] = learning.checked_one_by_one
+
+    def noted(*given: Any) -> Any:
+        for one, wrong in before(*given):
+            orders[given[-1]].append(one.name)
+            yield one, wrong
+
+    of_64, of_256 = (f"config[B={b}, num_warps=1, num_ctas=1, num_stages=3]" for b in (64, 256))
+    monkeypatch.setattr(learning, "checked_one_by_one", noted)
+    monkeypatch.setattr(Neighbours, "timed", lambda self, name: (known and name == of_64) or timed(self, name))
+    called(kernel, 60, 100)
+    assert orders[False][:2] == [of_64, of_256]
+    assert orders[True][:2] == ([of_256, "hint[n=64]"] if known else [of_64, of_256])
 
 
 class Said:
