@@ -41,6 +41,7 @@ TURNS = "tests/choices/test_turns_of_calls.py"
 CONFIGS = "kernels/remote_configs.py"
 WARMUP, OF_WARMUP = "autotune/warmup.py", "tests/autotune/test_warmup.py"
 DIFFERENCE, OF_DIFFERENCE = "autotune/compare.py", "tests/autotune/test_compare.py"
+ACCURACY, OF_ACCURACY = "functions/checks/accuracy.py", "tests/functions/test_accuracy.py"
 OF_TRIAL = "tests/autotune/test_trial.py"
 CUT, OF_CUT = "functions/parts/cut.py", "tests/functions/test_cut.py"
 WATCHERS = sys.version_info >= (3, 12)
@@ -681,21 +682,19 @@ MUTATIONS = (
     ),
     Mutation(CONFIGS, "or self._is_asked_later(wanted)", "", (LAUNCHES,)),
     Mutation(
-        DIFFERENCE,
+        ACCURACY,
         "as_large = torch.ldexp(most[0, larger], (places - larger).to(most.dtype))",
         "as_large = most[0, larger]",
-        (OF_DIFFERENCE,),
+        (OF_ACCURACY,),
     ),
     Mutation(
-        DIFFERENCE,
+        ACCURACY,
         "places, _SIZES - 1).flip(0).cummin(0).values.flip(0)",
         "places, 0).cummax(0).values",
-        (OF_DIFFERENCE,),
+        (OF_ACCURACY,),
     ),
-    Mutation(DIFFERENCE, ">= _ENOUGH", ">= 2 * _ENOUGH", (OF_DIFFERENCE,)),
-    Mutation(
-        DIFFERENCE, "most, 3, 1, 1).view(-1), as_large)", "most, 3, 1, 1).view(-1), 0 * as_large)", (OF_DIFFERENCE,)
-    ),
+    Mutation(ACCURACY, ">= _ENOUGH", ">= 2 * _ENOUGH", (OF_ACCURACY,)),
+    Mutation(ACCURACY, "most, 3, 1, 1).view(-1), as_large)", "most, 3, 1, 1).view(-1), 0 * as_large)", (OF_ACCURACY,)),
     Mutation("choices/learning.py", "not (wrong or other", "not (other", (LAUNCHES,)),
     Mutation("choices/learning.py", "if one.name in unsure] if permuted", "] if permuted", (LAUNCHES,)),
     Mutation("choices/learner.py", "_between: int = 1", "_between: int = BETWEEN", (TURNS,)),

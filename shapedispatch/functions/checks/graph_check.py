@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...autotune.compare import inaccuracy
 from ...autotune.generators import Generators
 from ...autotune.measure import inductors_timing
 from ...backward import for_leaves
 from ...errors import in_a_line
 from ...interpreter.failures import what_fails
 from ...keys.autocast import casting
+from .accuracy import inaccuracy
 from .given import Given, States, Written, distinct, drawn, generator_states, restore
 from .shadow import NO_ROOM, NotJudged, Shadow, ValueReads, wait_for_its_stream
 
