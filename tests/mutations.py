@@ -695,6 +695,8 @@ MUTATIONS = (
     ),
     Mutation(ACCURACY, ">= _ENOUGH", ">= 2 * _ENOUGH", (OF_ACCURACY,)),
     Mutation(ACCURACY, "most, 3, 1, 1).view(-1), as_large)", "most, 3, 1, 1).view(-1), 0 * as_large)", (OF_ACCURACY,)),
+    Mutation(ACCURACY, "RARELY if count <= _RARE * bad.numel() else 1", "1", (OF_ACCURACY,)),
+    Mutation(ACCURACY, "RARELY if count <= _RARE * bad.numel() else 1", "RARELY", (OF_ACCURACY,)),
     Mutation("choices/learning.py", "not (wrong or other", "not (other", (LAUNCHES,)),
     Mutation("choices/learning.py", "if one.name in unsure] if permuted", "] if permuted", (LAUNCHES,)),
     Mutation("choices/learner.py", "_between: int = 1", "_between: int = BETWEEN", (TURNS,)),
