@@ -24,8 +24,10 @@ __all__ = ["WARMUP", "Warmup"]
 
 FEW, MANY = 1 << 10, (1 << 20) + 1
 """How many numbers stand for those of a tensor: other code compares many."""
-PART_NS = 5_000_000
-"""After so long no further operator is begun; those that were loaded before are run again, and take none of it."""
+PART_NS = 1_000_000
+"""After so long no further operator is begun; those that were loaded before are run again, and take none of it.
+
+One whose code has to be loaded takes longer by itself: no other comes after it in the same call."""
 
 
 class _IsLate(BaseException):
