@@ -224,9 +224,18 @@ def _imported(module: str) -> Any:
 _NOTHING = object()
 
 
+_whole: set[str] = set()
+"""The features that nothing is missing for: to look for dozens of names takes as long as many calls."""
+
+
 def missing(feature: str) -> tuple[str, ...]:
-    """The names that a feature needs and that are not there."""
-    return tuple(name for name in FEATURES[feature].names if find(name, _NOTHING) is _NOTHING)
+    """The names that a feature needs and that are not there; what was there once stays."""
+    if feature in _whole:
+        return ()
+    lost = tuple(name for name in FEATURES[feature].names if find(name, _NOTHING) is _NOTHING)
+    if not lost:
+        _whole.add(feature)
+    return lost
 
 
 def why_off(feature: str) -> str | None:

@@ -143,6 +143,7 @@ def test_what_cannot_be_reached_is_not_there(tmp_path: Path, monkeypatch: pytest
 def test_what_is_off_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """In one line, with the names and with what that means."""
     found = private.find
+    monkeypatch.setattr(private, "_whole", set())
     monkeypatch.setattr(private, "find", lambda path, other: other if path.endswith("._base") else found(path, other))
     with caplog.at_level(logging.WARNING, "shapedispatch"):
         for _ in range(2):
@@ -151,6 +152,18 @@ def test_what_is_off_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     assert [record.getMessage() for record in caplog.records] == [
         f"torch {torch.__version__} has no torch.Tensor._base: nothing is timed"
     ]
+
+
+def test_names_that_are_there_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at a call asks whether builds may be timed: what is not there may come with a later import."""
+    looked: list[str] = []
+    there = False
+    monkeypatch.setattr(private, "_whole", set())
+    monkeypatch.setattr(private, "find", lambda path, other: looked.append(path) or (other if not there else path))
+    names = FEATURES["timing"].names
+    assert (private.missing("timing"), private.missing("timing"), len(looked)) == (names, names, 2 * len(names))
+    there = True
+    assert (private.missing("timing"), private.missing("timing"), len(looked)) == ((), (), 3 * len(names))
 
 
 # --------------------------------------------------------------------------------------------------------- without one

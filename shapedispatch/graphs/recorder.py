@@ -153,7 +153,7 @@ class CudaRecorder:
         return self._recorded(pool, run)
 
     def _recorded(self, pool: _Pool, run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
+        graph, before = torch.cuda.CUDAGraph(), self._reserved()
         pool.stream.wait_stream(torch.cuda.current_stream(self.device))
         # A collection in the middle may free an event or a graph, which CUDA refuses there.
         with torch.cuda.stream(pool.stream), no_collections():
@@ -166,8 +166,12 @@ class CudaRecorder:
             except BaseException as error:
                 self._give_up(graph, pool, error)
                 raise
-        pool.held += max(0, torch.cuda.memory_reserved(self.device) - before)
+        pool.held += max(0, self._reserved() - before)
         return graph, outputs
+
+    def _reserved(self) -> int:
+        """How many bytes torch has of the device: `memory_reserved` would give each of hundreds of numbers a name."""
+        return int(torch.cuda.memory_stats_as_nested_dict(self.device)["reserved_bytes"]["all"]["current"])
 
     def _give_up(self, graph: torch.cuda.CUDAGraph, pool: _Pool, error: BaseException) -> None:
         """End a recording that has failed; where CUDA has ended it, torch would take it for one that goes on."""

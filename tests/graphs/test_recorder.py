@@ -66,7 +66,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         "graph_pool_handle": lambda: next(made.numbers),
         "stream": made.on,
         "current_stream": lambda device: made.current,
-        "memory_reserved": lambda device: made.reserved,
+        "memory_stats_as_nested_dict": lambda device: {"reserved_bytes": {"all": {"current": made.reserved}}},
     }.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch, "zeros", lambda *size, device: None)
