@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..interpreter.cores import usable_cores
+from ..interpreter.locks import if_free
 from .children import CannotStart, Children, NoChild, Task
 
 __all__ = ["Compiler", "Costs", "Order", "Orders", "shared"]
@@ -139,14 +140,14 @@ class Orders:
     def poll(self, now: bool = False) -> None:
         """Note what has been built, and begin what may be; does nothing where another thread does it, or just did."""
         time_s = self._now_s = self._clock_s()
-        if not (now or time_s >= self._next_poll_s) or not self._lock.acquire(blocking=False):
+        if not (now or time_s >= self._next_poll_s):
             return
-        try:
-            self._next_poll_s = time_s + POLL_S
-            finished = self._collected()
-            self._begin()
-        finally:
-            self._lock.release()
+        finished: list[Order] = []
+        with if_free(self._lock) as free:
+            if free:
+                self._next_poll_s = time_s + POLL_S
+                finished = self._collected()
+                self._begin()
         for order in finished:
             order.done()
 

@@ -6,7 +6,6 @@ Where another thread is noting a sample, or nothing may be sampled now, the best
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -18,7 +17,7 @@ from ..hit import native
 from ..hit.table import Entry
 from ..hit.turns import LaunchTurns
 from ..interpreter.failures import what_fails
-from ..interpreter.locks import fork_safe_lock
+from ..interpreter.locks import TryLock
 from ..online.backward import follow, history
 from ..online.check_times import CheckTimes
 from ..online.contest import OnlineContest
@@ -116,7 +115,7 @@ class Learning(Sampling):
     """How long after it this one came."""
     _is_resting: bool = False
     """Whether this call stands for others, of which none is a sample."""
-    _noting: threading.Lock = field(default_factory=fork_safe_lock)
+    _noting: TryLock = field(default_factory=TryLock)
 
     def _pauses(self) -> bool:
         return self.paused()
@@ -316,11 +315,9 @@ class Learning(Sampling):
             raise error
         answer = self.candidates[0].run(*args, **kwargs)  # if it raises too, that is the answer
         self._raised(candidate, error)
-        if turn[1] in self.contest.contestants and self._noting.acquire(blocking=False):
-            try:
-                self.contest.failed(turn[1])  # type: ignore[arg-type]  # of either contest
-            finally:
-                self._noting.release()
+        if turn[1] in self.contest.contestants and (held := self._noting.take()) is not None:
+            self.contest.failed(turn[1])  # type: ignore[arg-type]  # of either contest
+            self._noting.give_back(held)
         return answer
 
     def _unsampled(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

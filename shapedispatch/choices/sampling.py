@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, ClassVar
 
 from ..backend import Candidate, Offer
 from ..interpreter.failures import what_fails
+from ..interpreter.locks import TryLock
 
 __all__ = ["CALLED", "FIRST_STEPS", "LAUNCHED", "LAUNCHER", "Sampling", "Way"]
 
@@ -29,7 +29,7 @@ class Sampling:
 
     judges: ClassVar[bool] = True
     offer: Offer
-    _noting: threading.Lock
+    _noting: TryLock
     """Held while a call is noted."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -43,12 +43,12 @@ class Sampling:
     def _ran(self, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._is_unseen():
             return self._seen(way, args, kwargs)
-        if self._pauses() or not self._noting.acquire(blocking=False):
+        if self._pauses() or (held := self._noting.take()) is None:
             return self._unsampled_by(self._best(), way, args, kwargs)
         try:
             return self._ran_once(way, args, kwargs)
         finally:
-            self._noting.release()
+            self._noting.give_back(held)
 
     def _unsampled_by(self, one: Candidate, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the call by this candidate, or by plain where that raises and may."""

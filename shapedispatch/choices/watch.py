@@ -5,7 +5,6 @@ The hits that are samples are few (`hit.turns`), and all others run what was cho
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,7 @@ from ..backend import Candidate, Offer
 from ..errors import in_a_line
 from ..hit.table import Entry
 from ..interpreter.failures import what_fails
-from ..interpreter.locks import fork_safe_lock
+from ..interpreter.locks import TryLock
 from ..keys.key import Key
 from ..online.backward import follow, history
 from ..online.drift import BURST, Drift, doubt
@@ -78,7 +77,7 @@ class Watch(Sampling):
     figures: Mapping[str, Figures] = field(default_factory=dict)
     """Of each candidate, once the key has its first turn: most have none for long."""
     sampler: Sampler | None = None
-    _noting: threading.Lock = field(default_factory=fork_safe_lock)
+    _noting: TryLock = field(default_factory=TryLock)
 
     def _pauses(self) -> bool:
         fixed = self.here.core.frozen or torch.are_deterministic_algorithms_enabled()

@@ -197,6 +197,7 @@ class Waiting:
                 return self.run
             with tuning_lock.if_free() as free:
                 if free and not self.core.frozen:
+                    tuning_lock.note_owner()
                     return take_over(self, args, kwargs) or (due and decide_again(self, args, kwargs)) or self.run
         except (Bypass, PlainRaised) as reason:
             self.failed = str(reason)

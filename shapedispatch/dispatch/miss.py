@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from ..choices.learning import learn
 from ..choices.neighbours import SLOWER, remember
 from ..choices.recording import recorded, replayed
 from ..hit.table import Entry
+from ..interpreter.locks import if_free
 from ..keys.key import Bypass, Key
 from ..keys.tree import tensors
 from ..ranks.ledger import Ledger
@@ -55,24 +56,12 @@ class TuningLock:
         return self._lock.locked()
 
     def acquired(self) -> AbstractContextManager[Any]:
-        """For ``with``: waits for the lock itself, or for nothing where it is `owned`. Inside, call `note_owner` first.
-
-        The lock's own entry and exit run no Python, so that no interrupt can come between taking it and the block, or
-        between the block and giving it back: one that did would keep the lock for ever.
-        """
+        """For ``with``: waits for it, or for nothing where it is `owned`; inside, `note_owner` is called first."""
         return nullcontext() if self.owned() else self._lock
 
-    @contextmanager
-    def if_free(self) -> Iterator[bool]:
-        """Whether nobody held it: then it is held inside; nothing is waited for."""
-        free = not self.owned() and self._lock.acquire(blocking=False)
-        try:
-            if free:
-                self.note_owner()
-            yield free
-        finally:
-            if free:
-                self._lock.release()
+    def if_free(self) -> AbstractContextManager[bool]:
+        """For ``with``: True where nobody holds it: then it is held inside, where `note_owner` is called first."""
+        return if_free(self._lock)
 
     def note_owner(self) -> None:
         """Note which thread has it."""

@@ -23,7 +23,7 @@ from ..errors import in_a_line
 from ..hit.native import call_turns, pool_leader, pooled_calls
 from ..hit.table import Entry
 from ..hit.turns import CallTurns, PoolLeader
-from ..interpreter.locks import fork_safe_lock
+from ..interpreter.locks import fork_safe_lock, if_free
 from ..keys.key import Key
 from ..online.contest import COLD_US, FAR, SAMPLE_US, SMALL_US
 from ..online.figures import Figures
@@ -194,22 +194,24 @@ class SharedTurns:
         if self._passed < self._passes or self.turns.left:
             self._passed += 1
             return
-        if capturing(self.device) or not self._polling.acquire(blocking=False):
+        if capturing(self.device):
             return
-        try:
-            began_ns = self.sampler.clock_ns()
-            self._take_in(self.turns.collect())
-            self._passed = 0
-            first_ns, self.turns.first_ns = self.turns.first_ns, 0
-            since_ns, self._polled_ns = began_ns - self._polled_ns, began_ns
-            self.family.ran(min(first_ns * self.core.new_sizes.counts_as, since_ns) / 1e3)
-            if self.turns.waiting:
-                self.core.turns.hurry(1)  # it is soon that they are over
-            else:
-                self._passes = 0 if self._begin() else min(2 * self._passes + 1, MOST_PASSES)
-            self.family.looked((self.sampler.clock_ns() - began_ns) / 1e3)
-        finally:
-            self._polling.release()
+        with if_free(self._polling) as free:
+            if free:
+                self._polled()
+
+    def _polled(self) -> None:
+        began_ns = self.sampler.clock_ns()
+        self._take_in(self.turns.collect())
+        self._passed = 0
+        first_ns, self.turns.first_ns = self.turns.first_ns, 0
+        since_ns, self._polled_ns = began_ns - self._polled_ns, began_ns
+        self.family.ran(min(first_ns * self.core.new_sizes.counts_as, since_ns) / 1e3)
+        if self.turns.waiting:
+            self.core.turns.hurry(1)  # it is soon that they are over
+        else:
+            self._passes = 0 if self._begin() else min(2 * self._passes + 1, MOST_PASSES)
+        self.family.looked((self.sampler.clock_ns() - began_ns) / 1e3)
 
     def _take_in(self, samples: Iterable[tuple[Any, ...]]) -> None:
         """Samples are over: each is half a pair for the pool of its key, of plain half of each that is compared."""

@@ -1,13 +1,19 @@
-"""Locks that are free in the child of a fork, whoever held them: the thread that would give one back is not there."""
+"""Locks that are free in the child of a fork, whoever held them: the thread that would give one back is not there.
+
+And that no interrupt leaves held: what a signal's handler raises comes right after any call. A lock is taken by
+``with`` alone, whose entry and exit run no Python, so that nothing comes between taking it and the block, or between
+the block and giving it back.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-__all__ = ["fork_safe_lock", "fork_safe_rlock"]
+__all__ = ["Held", "TryLock", "fork_safe_lock", "fork_safe_rlock", "if_free"]
 
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
 _L = TypeVar("_L")
@@ -23,6 +29,54 @@ def fork_safe_rlock() -> threading.RLock:
     return _renewed(threading.RLock())
 
 
+def if_free(lock: threading.Lock) -> AbstractContextManager[bool]:
+    """For ``with``: the lock, and True, where nobody holds it, else False: nothing is waited for.
+
+    But for another thread that takes it at this very moment: it is for blocks that run no code of a user's.
+    """
+    return _TAKEN if lock.locked() else lock
+
+
+_TAKEN = nullcontext(False)
+
+
+class Held:
+    """What holds a `TryLock` for as long as it lives."""
+
+    __slots__ = ("__weakref__",)
+
+
+class TryLock:
+    """A lock that nobody ever waits for; it is free when what `take` has given is given back, or has gone.
+
+    So it may be held while code of a user's runs, in which threads may wait for each other.
+    """
+
+    __slots__ = ("__weakref__", "_held")
+
+    def __init__(self) -> None:
+        self._at_fork_reinit()
+        _all.add(self)
+
+    def _at_fork_reinit(self) -> None:
+        self._held: weakref.ref[Held] | None = None
+
+    def take(self) -> Held | None:
+        """What holds it from now on; None where that is another's."""
+        held = Held()
+        with _taking:
+            if self._held is not None and self._held() is not None:
+                return None
+            self._held = weakref.ref(held)
+        return held
+
+    def give_back(self, held: Held) -> None:
+        """Let it be free, if that is what holds it."""
+        with _taking:
+            if self._held is not None and self._held() is held:
+                self._held = None
+
+
 def _renewed(made: _L) -> _L:
     _all.add(made)
     return made
@@ -36,3 +90,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+_taking = fork_safe_lock()
+"""Held for a moment, while a `TryLock` is taken or given back."""

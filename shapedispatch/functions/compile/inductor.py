@@ -23,7 +23,7 @@ from ...autotune.measure import inductors_timing
 from ...graphs.operators import is_all_written
 from ...hit import native
 from ...hit.call import Layout, alone, between_codes, lies_as, past_autograd, past_wrappers, taking_back_draws
-from ...interpreter.locks import fork_safe_lock
+from ...interpreter.locks import TryLock
 from ...keys.autocast import any_autocast
 from ...private import why_off
 from ..checks.graph_check import GraphCheck
@@ -280,7 +280,7 @@ _OPERATORS_RESULT = re.compile(
 
 # --------------------------------------------------------------------------------------------- past the wrappers
 
-_watching = fork_safe_lock()
+_watching = TryLock()
 
 
 def skip_wrappers(whole: Run, graph: Any, written: bool = False, backward: Any = None) -> Run:
@@ -321,7 +321,7 @@ Seen = list[tuple[list[Any], Any]]
 
 def _seen(whole: Run, graph: Any, inputs: Sequence[Any]) -> tuple[Any, Seen | None]:
     """Run the whole, and what is seen of its graph; None where another run is watched."""
-    if not _watching.acquire(blocking=False):  # by another thread, or by the graph itself through an operator's Python
+    if (held := _watching.take()) is None:  # by another thread, or by the graph itself through an operator's Python
         return whole(*inputs), None
     code, me, seen = graph.current_callable, threading.get_ident(), Seen()
 
@@ -337,7 +337,7 @@ def _seen(whole: Run, graph: Any, inputs: Sequence[Any]) -> tuple[Any, Seen | No
         outputs = whole(*inputs)
     finally:
         graph.current_callable = code
-        _watching.release()
+        _watching.give_back(held)
     return outputs, seen
 
 
