@@ -21,7 +21,7 @@ from typing import Any
 from .child_main import LAST, answer_path
 from .host_slots import UNCOUNTED, HostSlots
 from .job_folder import JobFolder
-from .process import end, ending, kill, start, wait_for
+from .process import end, ending, kill, leave, start, wait_for
 
 __all__ = ["CannotStart", "Children", "NoChild", "Task", "why_no_children"]
 
@@ -87,6 +87,8 @@ class _Family:
         folder, self.folder = self.folder, None
         taken, self.place = [self.place, *(child.place for child in members)], None
         if self.owner != os.getpid():  # a fork's: they are its parent's
+            for child in members:
+                leave(child.process, child.replies)
             for place in taken:
                 self.places.drop(UNCOUNTED if place is None else place)
             if folder is not None:

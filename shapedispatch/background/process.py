@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["end", "ending", "kill", "own_pipes", "start", "wait_for"]
+__all__ = ["end", "ending", "kill", "leave", "own_pipes", "start", "wait_for"]
 
 # This file alone, and not the package: what that imports takes seconds, in which the other end may be gone.
 _BEGIN = f"""
@@ -41,7 +41,7 @@ def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     line, life = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BEGIN + program, json.dumps(sys.path), f"{theirs} {line}", *arguments],
+            [sys.executable, "-c", _BEGIN + program, _path(), f"{theirs} {line}", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -59,6 +59,12 @@ def start(program: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     return process, replies
 
 
+def _path() -> str:
+    """Where modules are found, for another process; an entry that is no text is passed over by imports."""
+    path: list[object] = [*sys.path]  # what stands there may be a `Path` all the same
+    return json.dumps([entry for entry in path if isinstance(entry, str)])
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the group, so that nothing is left of what it has started; until its leader is waited for, that is it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -69,6 +75,11 @@ def end(process: subprocess.Popen[bytes], replies: int) -> None:
     """Kill the group; then wait for its leader."""
     kill(process)
     process.wait()
+    leave(process, replies)
+
+
+def leave(process: subprocess.Popen[bytes], replies: int) -> None:
+    """Close what there is here of a process, whether it goes on or not."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()

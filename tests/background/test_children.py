@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -223,14 +224,18 @@ def test_a_daemonic_process_starts_none(children: Children, monkeypatch: pytest.
 
 
 def test_a_forked_process_leaves_its_parents_children_alone(children: Children) -> None:
-    """They are not its own to end."""
+    """They are not its own to end; it keeps none of their pipes."""
     task = children.begin(b"hang")
     if not (child := os.fork()):
+        replies = children._family.members[0].replies
         children._family.end()
+        with contextlib.suppress(OSError):
+            os.fstat(replies)
+            os._exit(1)
         os._exit(0)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
     children.poll()
-    assert not task.over
+    assert (os.waitstatus_to_exitcode(status), task.over) == (0, False)
 
 
 def test_programs_share_the_places_of_a_host(children: Children, places: HostSlots, clock: Clock) -> None:

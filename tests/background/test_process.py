@@ -32,6 +32,17 @@ def test_it_leads_a_group_in_this_session() -> None:
     assert process.returncode == -9
 
 
+def test_what_imports_pass_over_in_the_path_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may put a `Path` there, or bytes: imports take text alone, and so does another process."""
+    monkeypatch.syspath_prepend("told")
+    monkeypatch.setattr(process_module.sys, "path", [Path("of no use"), b"nor this", *process_module.sys.path])
+    process, replies = start('import os\nos.write(pipes[0], " ".join(sys.path[:2]).encode())')
+    try:
+        assert os.read(replies, 1_000).decode().split() == [str(one) for one in process_module.sys.path[2:4]]
+    finally:
+        end(process, replies)
+
+
 HELD = """
 import ctypes, os, signal
 signal.signal(signal.SIGIO, signal.SIG_IGN)
