@@ -44,16 +44,18 @@ def load(*targets: Any) -> list[Choice]:
     A module among ``targets`` gives what no key holds: it and the modules in it are the ``self`` of their methods. So
     ``load(model)`` makes ready for ``set_mode("sealed")`` all that the model's classes and functions have stored; of a
     model that is dispatched itself also its children, where another process has left its calls to them. See
-    `Dispatcher.load`.
+    `Dispatcher.load`. Of dispatchers that are not named the methods of other modules' classes are left out.
     """
     for target in targets:
         if not isinstance(target, Module) and not hasattr(target, "core"):
             raise ShapeDispatchError(f"load({target!r}): allowed are dispatchers, and modules that reach them")
         _dispatch_stored(target)
     modules = [inner for target in targets if isinstance(target, Module) for inner in target.modules()]
-    named = [target for target in targets if not isinstance(target, Module)] or list(_live.values())
-    loaded = (one.core.load_for([inner for inner in modules if _has(inner, one)]) for one in named)
-    return Choices(choice for choices in loaded for choice in choices)
+    named = [target for target in targets if not isinstance(target, Module)]
+    found = [(one, [inner for inner in modules if _has(inner, one)]) for one in named or list(_live.values())]
+    if modules and not named:
+        found = [(one, receivers) for one, receivers in found if receivers or not one.core.backend.receiver]
+    return Choices(choice for one, receivers in found for choice in one.core.load_for(receivers))
 
 
 def wait(timeout: float | None = None, force: bool = False) -> bool:

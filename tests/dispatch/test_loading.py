@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import shapedispatch
 from shapedispatch import Store, set_mode
+from shapedispatch.api import registry
 from shapedispatch.autotune.trial import Trial
 from tests.helpers import assert_same, built, no_time
 
@@ -157,6 +158,27 @@ def test_a_module_gives_the_receivers_of_its_methods(store: Store, monkeypatch: 
     chosen = shapedispatch.load(nn.Sequential(wide, narrow), method, function)
     assert [choice.variant for choice in chosen] == ["exact", "exact"]
     assert sealed_answer(method, narrow, x)[1] == "exact"
+
+
+class Elsewhere(Scales):
+    """A module of another model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Its own."""
+        return torch.sigmoid(x)
+
+
+def test_a_module_loads_no_methods_of_other_models(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that live: nothing gives them a receiver, and nobody has asked for them."""
+    module, x = Scales(), torch.randn(2, 3)
+    decided(Scales.forward, store, module, x)
+    decided(Elsewhere.forward, store, Elsewhere(), x)
+    method, other = made(Scales.forward, store), made(Elsewhere.forward, store)
+    monkeypatch.setattr(Scales, "forward", method)
+    monkeypatch.setattr(Elsewhere, "forward", other)
+    monkeypatch.setattr(registry, "_live", {"one": method, "other": other})
+    assert [choice.variant for choice in shapedispatch.load(module)] == ["exact"]
+    assert (method.cache_info().builds_held, other.cache_info().builds_held) == (1, 0)
 
 
 def test_a_shipped_table_is_loaded(store: Store, tmp_path: Path) -> None:
