@@ -180,7 +180,7 @@ class Allowance:
     call that is ``made_up`` of its key nothing that was built is loaded or run: its values are what memory held.
     """
 
-    owner: str
+    owner: object
     orders: Orders
     account: Account
     may_begin: bool

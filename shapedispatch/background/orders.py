@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -78,12 +79,13 @@ class Costs:
 class Order:
     """One build of a dispatcher's: ``worth_s`` tells how much time has been spent where it would be used."""
 
-    owner: str
+    owner: object
+    """What tells one dispatcher from another, of the same name maybe: its log."""
     variant: str
     job: bytes
     worth_s: Callable[[], float]
     done: Callable[[], None]
-    """Called once, when a process has ended it, well or not."""
+    """Called when it has been begun and has ended, well or not; not where it was never begun or is given up."""
     answer: bytes | None = None
     failed: str = ""
     again: bool = False
@@ -148,8 +150,8 @@ class Orders:
                 self._next_poll_s = time_s + POLL_S
                 finished = self._collected()
                 self._begin()
-        for order in finished:
-            order.done()
+        for done in {id(order.done): order.done for order in finished}.values():  # of some that are one only once
+            done()
 
     def idle(self) -> bool:
         """Whether there is nothing to look for, or that was just done: a `poll` would do nothing."""
@@ -215,11 +217,21 @@ class Orders:
         """Those that are queued or being built."""
         return [*self._working, *self.queued()]
 
-    def of(self, owner: str | None) -> list[Order]:
+    def of(self, owner: object | None) -> list[Order]:
         """Those that are pending for one dispatcher; for all, where none is named."""
-        return [order for order in self.pending() if owner in (None, order.owner)]
+        return [order for order in self.pending() if owner is None or owner is order.owner]
 
-    def wait(self, owner: str | None, timeout_s: float | None) -> bool:
+    def progress(self, owner: object) -> dict[str, str]:
+        """How far each variant of a dispatcher's is that is pending, and how many where there are several of one."""
+        found: dict[str, Counter[str]] = {}
+        for order in self.of(owner):
+            found.setdefault(order.variant, Counter())[order.progress()] += 1
+        return {
+            variant: ", ".join(far if said.total() == 1 else f"{count} {far}" for far, count in said.items())
+            for variant, said in found.items()
+        }
+
+    def wait(self, owner: object | None, timeout_s: float | None) -> bool:
         """Until nothing is pending for this dispatcher (or for any), or so long; whether nothing is.
 
         Whoever has waited for builds does not mind what it takes a call to load them.

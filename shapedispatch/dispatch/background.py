@@ -329,7 +329,7 @@ def allowance_of(waiting: Waiting, device: torch.device, may_begin: bool, exact:
     kept = core.kernel_store.kept_builds(device) if core.kernel_store is not None else None
     in_steps = orders.paced and not (waiting.known or waiting.forced)
     may = (may_begin, exact, core.earn())
-    return Allowance(core.backend.name, orders, account, *may, kept, in_steps, steps=waiting.steps)
+    return Allowance(core.table.log, orders, account, *may, kept, in_steps, steps=waiting.steps)
 
 
 def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
@@ -351,7 +351,8 @@ def decide_again(waiting: Waiting, args: tuple[Any, ...], kwargs: Mapping[str, A
         kept = functools.partial(published, waiting, allowance)
         superseded = functools.partial(allowance.has_news, account.news)
         again = waiting.now is not None and not waiting.known
-        entry = decide(replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again))
+        looked = replace(_online(ctx), later=allowance, kept=kept, superseded=superseded, again=again)
+        entry = decide(looked, missed=False)
     _looked(waiting, allowance, entry is None, time.perf_counter() - began_s)
     if entry is None:
         return None

@@ -102,12 +102,14 @@ class Introspection:
 
     def tune(self, *args: Any, exhaustive: bool = False, **kwargs: Any) -> Choice:
         """See `decorator.Dispatcher.tune`."""
+        core: Any = self
         args, kwargs = self._normal(args, kwargs)
         try:
             key = self._backend.key(args, kwargs)
             with tuning_lock.acquired():
                 tuning_lock.note_owner()
-                return decide(self._case(key, args, kwargs), retune=True, exhaustive=exhaustive).choice
+                new = not core.table.peek(key)
+                return decide(self._case(key, args, kwargs), True, exhaustive, missed=new).choice
         except PlainRaised as reason:
             raise (reason.__cause__ or reason) from None
         except Bypass as reason:
@@ -118,7 +120,7 @@ class Introspection:
         core: Any = self
         if force:
             self.order_all()
-        return bool(core.orders().wait(self._backend.name, timeout))
+        return bool(core.orders().wait(core.table.log, timeout))
 
     def order_all(self) -> None:
         """Order all that may be made for the keys that are learned in the background, earned or not."""
@@ -129,7 +131,7 @@ class Introspection:
     def progress(self) -> dict[str, str]:
         """See `decorator.Dispatcher.progress`."""
         core: Any = self
-        return {order.variant: order.progress() for order in core.orders().of(self._backend.name)}
+        return core.orders().progress(core.table.log)  # type: ignore[no-any-return]  # as `Orders` says
 
     def prepare(self, sizes: Any = (), *args: Any, **kwargs: Any) -> list[Choice]:
         """See `decorator.Dispatcher.prepare`."""

@@ -86,6 +86,6 @@ def in_launches(ctx: MissContext) -> MissContext:
     waiting.form, waiting.call_form, waiting.news = tuple(form[1:]), type(form), account.news
     waiting.leave_alone()  # this call has had its share
     orders = core.orders()
-    allowance = Allowance(core.backend.name, orders, account, False, False, core.earn(), made_up=True)
+    allowance = Allowance(core.table.log, orders, account, False, False, core.earn(), made_up=True)
     settings = replace(ctx.settings, judge="online")
     return replace(ctx, settings=settings, later=allowance, kept=functools.partial(published, waiting, allowance))

@@ -73,21 +73,22 @@ tuning_lock: TuningLock = TuningLock()
 os.register_at_fork(after_in_child=tuning_lock.renew)
 
 
-def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False) -> Entry:
+def decide(ctx: MissContext, retune: bool = False, exhaustive: bool = False, missed: bool = True) -> Entry:
     """Recall or choose, and remember; called with `tuning_lock` held. Raises Bypass, MissError, PlainRaised, and
     LeftForNext where a look does not come to an end.
 
     1. the sizes, which may not fit the declaration; 2. what is known already: a choice whose build was lost, a
     stored one, that of the call's bucket (not if ``retune``); 3. in a frozen mode, what to do without;
     4. otherwise offer, check, time, decide; 5. store what was timed, and publish. While a CUDA graph is being
-    captured nothing is made, timed or remembered.
+    captured nothing is made, timed or remembered. Counted is what a call that had no choice ``missed``.
     """
     try:
         sizes = ctx.sizes()
     except DimsMismatch as misfit:
         raise Bypass(str(misfit)) from None
     new_because = ctx.new_because()
-    ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
+    if missed:
+        ctx.core.table.count("misses", ", ".join(new_because) or "the first call")
     if ctx.settings.nearly_named and not new_because:
         ctx.core.table.log.warn_sections(settings().meant_for(ctx.core.backend.name))
     ledger = ctx.core.ledger()

@@ -12,17 +12,18 @@ from shapedispatch.background.orders import Costs, Order, Orders
 
 
 class Children:
-    """One at a time, and a test says when it is done."""
+    """So many at a time, one but where a test says so, which says when they are done."""
 
     def __init__(self) -> None:
         self.begun: list[Task] = []
         self.refuses = ""
         self.closed = False
         self.cannot_start = 0
+        self.most = 1
 
     def free(self) -> bool:
-        """Whether what was begun is over."""
-        return all(task.over for task in self.begun)
+        """Whether so many of what was begun are over that there is place."""
+        return sum(not task.over for task in self.begun) < self.most
 
     def begin(self, job: bytes) -> Task:
         """Note it."""
@@ -75,6 +76,32 @@ def test_an_order_is_built(orders: Orders, children: Children) -> None:
     orders.poll(now=True)
     assert (one.answer, told) == (b"code", ["hint"])
     assert orders.built == 1
+
+
+def test_some_that_are_one_are_told_of_once(orders: Orders, children: Children) -> None:
+    """Where the last of them end together."""
+    told: list[str] = []
+
+    def done() -> None:
+        told.append("both")
+
+    both = [order(name, done=done) for name in ("one", "other")]
+    children.most = 2
+    for one in both:
+        orders.put(one)
+    for task in children.begun:
+        task.answer = b"code"
+    orders.poll(now=True)
+    assert told == ["both"]
+
+
+def test_how_far_several_of_one_variant_are_is_said(orders: Orders, children: Children) -> None:
+    """One may be built for each size."""
+    some = [order("exact"), order("exact"), order("exact"), order("hint")]
+    for one in some:
+        orders.put(one)
+    assert orders.progress("f") == {"exact": "1 being built for 0 s, 2 queued", "hint": "queued"}
+    assert orders.progress("g") == {}
 
 
 def test_what_is_worth_most_comes_first(orders: Orders, children: Children) -> None:

@@ -133,6 +133,30 @@ def test_a_call_that_raises_raises_and_is_noted(here: BuiltHere) -> None:
             f(X)
 
 
+def test_each_call_is_counted_once(here: BuiltHere) -> None:
+    """A look at a key that waits is no call, nor is it one to tune what has a choice."""
+    f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
+    for _ in range(100):
+        f(X)
+    f.tune(X)
+    info = f.cache_info()
+    assert here.tasks or info.builds
+    assert info.hits + info.misses + info.bypasses == 100
+
+
+def test_those_of_one_name_wait_for_their_own_builds(here: BuiltHere) -> None:
+    """Functions of one factory have one name."""
+
+    def made(by: float) -> Any:
+        return shapedispatch(lambda x: x * by, dims={"x": "M"}, hints=(64,), store=False)
+
+    one, other = made(2.0), made(3.0)
+    one(X)
+    assert one.core.backend.name == other.core.backend.name
+    assert (list(one.progress()), other.progress()) == (["hint[M=64]"], {})
+    assert one.core.orders().of(other.core.table.log) == []
+
+
 def test_a_warning_that_is_an_error_reaches_the_caller(here: BuiltHere) -> None:
     """As its user has asked for; here of a function that cannot be traced."""
 
@@ -310,7 +334,7 @@ def test_a_look_is_paid_once(goes_on: bool, looks: int, here: BuiltHere, monkeyp
     one = waiting(f, X)
     one.account.shared_offers, one.unfinished, one.forced = 1, goes_on, True
 
-    def fails(ctx: MissContext) -> Any:
+    def fails(ctx: MissContext, missed: bool) -> Any:
         raise RuntimeError("nothing is found")
 
     monkeypatch.setattr(background, "decide", fails)
@@ -348,7 +372,7 @@ def test_a_build_for_the_very_sizes_is_worth_it_by_itself(here: BuiltHere, monke
 def test_what_fails_is_told_once_and_plain_runs_on(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call has its answer whatever happens."""
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **named: Any) -> Any:
         raise OSError("the disk is full")
 
     monkeypatch.setattr(background, "decide", fail)
@@ -553,7 +577,9 @@ def test_a_build_is_loaded_in_one_call_and_judged_in_another(
 def test_no_cycles_are_looked_for_while_a_call_is_looked_at(here: BuiltHere, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full look takes a quarter of a second, and comes sooner by what a trace makes and lets go of."""
     decide, seen = background.decide, list[bool]()
-    monkeypatch.setattr(background, "decide", lambda ctx: (seen.append(gc.isenabled()), decide(ctx))[1])
+    monkeypatch.setattr(
+        background, "decide", lambda *given, **named: (seen.append(gc.isenabled()), decide(*given, **named))[1]
+    )
     f = shapedispatch(doubled, dims={"x": "M"}, hints=(64,), store=False)
     until_timed(f, X)
     assert seen
