@@ -132,6 +132,16 @@ def test_a_wrong_gradient_is_seen() -> None:
     assert not verdict(torch.sin, torch.sin, torch.randn(9, requires_grad=True)).wrong
 
 
+def test_autograds_zeros_without_memory_are_compared() -> None:
+    """The derivative of a sign: to read behind them what they are as large as ends the process."""
+    f = built(lambda x: x * torch.sgn(x) * 1.0, exact=True, hints=())
+    x = torch.linspace(-1, 1, 24).view(4, 6).requires_grad_()
+    for _ in range(3):
+        f(x).sum().backward()
+    assert torch.equal(x.grad, 3 * torch.sgn(x))
+    assert f.variant("exact")(x.detach()).shape == (4, 6)
+
+
 @pytest.mark.parametrize("share", [3e-6, 1e-3])
 def test_an_error_beyond_rounding_is_seen(share: float) -> None:
     """However small beside what two dtypes are usually allowed."""

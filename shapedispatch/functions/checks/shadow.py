@@ -212,10 +212,14 @@ class Shadow(TorchDispatchMode):
         self._hold(memory, tensor, base)
 
     def _promote(self, tensor: Tensor, memory: _Memory) -> None:
-        """Take plain's own values, of the whole storage."""
+        """Take plain's own values, of the whole storage; of autograd's zeros there is no memory behind that."""
         storage = tensor.untyped_storage()
-        flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
-        self._hold(memory, tensor, flat.double(), is_plains=True)
+        if tensor._is_zerotensor():
+            length = storage.nbytes() // tensor.element_size()
+            base = torch.zeros(length, dtype=torch.float64, device=tensor.device)
+        else:
+            base = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage).double()
+        self._hold(memory, tensor, base, is_plains=True)
 
     def _hold(self, memory: _Memory, tensor: Tensor, base: Tensor, is_plains: bool = False) -> None:
         memory.dtype, memory.doubles, memory.is_plains = tensor.dtype, base, is_plains
