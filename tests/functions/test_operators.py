@@ -14,6 +14,7 @@ from shapedispatch.functions.compile import operators
 from tests.helpers import built, pinned
 
 aten = torch.ops.aten
+REFUSED = r"ignore:[\s\S]*every variant but plain was refused"
 SPECIAL = torch.tensor(
     [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-6, -1e-6, 1e-7, 1e20, -1e20, math.inf, -math.inf, math.nan, 1e8, 3.7e7, 88.0]
     + [0.1 * i for i in range(1, 30)]
@@ -217,3 +218,39 @@ def test_an_operator_that_is_called_gets_what_lies_in_memory_as_plain_has_it() -
         f(x)
         assert f.explain(x).variant == "exact"
         torch.testing.assert_close(f(x), attended(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_number_divided_by_a_tensor_leaves_what_plain_leaves(other: bool) -> None:
+    """Torch's database has no sample of that operator, which is as wrong as the one of two tensors."""
+    f = pinned(built(lambda x: torch.remainder(8.0, x) if other else 8 % x, exact=True, hints=()), "exact")
+    x = torch.arange(1.0, 65.0) / 7 * 1e-4
+    assert exactly_equal(f(x), f.__wrapped__(x))
+
+
+@pytest.mark.filterwarnings(REFUSED)
+def test_what_is_repeated_by_numbers_of_a_tensor_has_no_build() -> None:
+    """Plain sees that they come to the size that was said; what is repeated by one number has one."""
+    f = built(lambda x, r: torch.repeat_interleave(x, r, 0, output_size=3) * 2, exact=True, hints=())
+    x = torch.arange(12.0).view(3, 4)
+    f(x, torch.tensor([1, 2, 0]))
+    with pytest.raises(RuntimeError, match="size"):
+        f(x, torch.tensor([1, 2, 3]))
+    assert "plain checks the values" in str(f.explain(x, torch.tensor([1, 2, 0])))
+    g = pinned(built(lambda x: torch.repeat_interleave(x, 2, 0) * 2, exact=True, hints=()), "exact")
+    assert exactly_equal(g(x), g.__wrapped__(x))
+
+
+@pytest.mark.filterwarnings(REFUSED)
+def test_what_torch_differentiates_otherwise_has_no_build_with_gradients() -> None:
+    """Softshrink's at nan; without a gradient it has one."""
+    f, nan = built(lambda x: functional.softshrink(x) * 1, exact=True, hints=()), torch.tensor([1.0, math.nan, 0.1])
+    x, y = nan.clone().requires_grad_(), nan.clone().requires_grad_()
+    f(x).sum().backward()
+    functional.softshrink(y).sum().backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    assert exactly_equal(x.grad, y.grad)
+    assert "another gradient of softshrink" in str(f.explain(x))
+    g = pinned(built(lambda x: functional.softshrink(x) * 1, exact=True, hints=()), "exact")
+    torch.testing.assert_close(g(SPECIAL), g.__wrapped__(SPECIAL), rtol=0, atol=0, equal_nan=True)

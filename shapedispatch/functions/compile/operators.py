@@ -79,10 +79,19 @@ def is_faulty(operator: Operator, device: str, dtypes: frozenset[str]) -> bool:
 
     The sign of a zero that a sum comes to depends on the order of the terms, and is no fault.
     """
-    known = faults(device).get(str(operator), {})
+    known = faults(device).get(_ASKED_AS.get(str(operator), str(operator)), {})
     kinds = {kind for dtype, of_dtype in known.items() if dtype == "any" or dtype in dtypes for kind in of_dtype}
     return bool(kinds - {_SIGN}) or (bool(kinds) and torch.Tag.pointwise in operator.tags)
 
+
+_ASKED_AS = {
+    "aten.bucketize.Scalar": "aten.bucketize.Tensor",
+    "aten.div.Scalar_mode": "aten.div.Tensor_mode",
+    "aten.floor_divide.Scalar": "aten.floor_divide.default",
+    "aten.isin.Scalar_Tensor": "aten.isin.Tensor_Scalar",
+    "aten.remainder.Scalar_Tensor": "aten.remainder.Tensor",
+}
+"""Operators of which torch's database has no sample, and what they are as wrong as."""
 
 # ----------------------------------------------------------------------------------------------- what is right instead
 
@@ -321,7 +330,7 @@ def decompositions(options: Mapping[str, Any]) -> dict[Operator, Decomposition]:
     with torch._inductor.config.patch(dict(options)):
         usual = dict(select_decomp_table())
     table = _Table(usual)
-    named = {name for releases in _tables().values() for known in releases.values() for name in known}
+    named = {name for releases in _tables().values() for known in releases.values() for name in known} | {*_ASKED_AS}
     faulty = [operator for name in named if (operator := _operator_of(name)) is not None]
     return {operator: table.entry(operator) for operator in (*usual, *faulty, *_PRODUCTS, *_OF_MIXED)}
 
@@ -336,21 +345,30 @@ def _operator_of(name: str) -> Operator | None:
 
 # ------------------------------------------------------------------------------------------------ what plain looks at
 
-_CHECKED_BY_PLAIN = frozenset({"bernoulli", "binary_cross_entropy", "_assert_async"})
+_OTHERWISE_DIFFERENTIATED = frozenset({"softshrink"})
+"""Torch differentiates what it takes these apart to, not what plain's own backward computes."""
+_CHECKED_BY_PLAIN = frozenset({"bernoulli", "binary_cross_entropy", "repeat_interleave", "_assert_async"})
 
 
 def refuse_unchecked(gm: GraphModule, examples: Sequence[Any]) -> None:
     """Where plain looks at values and raises, and compiled code takes them as they come: probabilities above 1, say.
 
     Asked of Dynamo's graph. On a GPU plain ends in a device assertion there, which is no error that anyone could have
-    caught.
+    caught. Nor is there a build where torch differentiates another formula than plain does.
     """
-    if any(isinstance(example, Tensor) and example.device.type != "cpu" for example in examples):
+    tensors = [one for one in examples if isinstance(one, Tensor)]
+    names = {node: called(node) for node in nodes(gm) if node.op in ("call_function", "call_method")}
+    if (
+        torch.is_grad_enabled()
+        and any(one.requires_grad for one in tensors)
+        and (wrong := _OTHERWISE_DIFFERENTIATED & {*names.values()})
+    ):
+        raise Uncompilable(f"compiled code has another gradient of {min(wrong)} where it is given nan")
+    if any(one.device.type != "cpu" for one in tensors):
         return
-    for node in nodes(gm):
-        unchecked = node.op in ("call_function", "call_method") and called(node) in _CHECKED_BY_PLAIN
-        if unchecked and not _draws_by_a_constant(node):
-            raise Uncompilable(f"plain checks the values that {called(node)} gets, and compiled code does not")
+    for node, name in names.items():
+        if name in _CHECKED_BY_PLAIN and not (_draws_by_a_constant(node) or _repeats_by_a_number(node)):
+            raise Uncompilable(f"plain checks the values that {name} gets, and compiled code does not")
 
 
 def _draws_by_a_constant(node: Node) -> bool:
@@ -359,3 +377,10 @@ def _draws_by_a_constant(node: Node) -> bool:
     if likely is None and node.target == "bernoulli_":
         return True  # by a half
     return "bernoulli" in called(node) and type(likely) in (int, float) and 0 <= likely <= 1
+
+
+def _repeats_by_a_number(node: Node) -> bool:
+    """Whether what it repeats is repeated by one number, and not by a tensor of them."""
+    by: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("repeats")
+    by = by.meta.get("example_value") if isinstance(by, Node) else by
+    return called(node) == "repeat_interleave" and isinstance(by, (int, torch.SymInt))
