@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
+import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -229,8 +231,13 @@ def why_tensor(t: Tensor) -> str | None:
     return None
 
 
+_NAN = struct.pack("<d", math.nan)
+
+
 def _float(value: float) -> Key:
-    return (float, value.hex())  # tells 0.0 from -0.0; every NaN is "nan"
+    if value != value and struct.pack("<d", value) != _NAN:  # which a function may show: its sign, say
+        raise Bypass("a nan with other bits than float('nan'): no guard tells one from the other")
+    return (float, value.hex())  # tells 0.0 from -0.0
 
 
 def _by_value(value: Hashable) -> Key:
@@ -257,7 +264,7 @@ _DESCRIBE: dict[type, Callable[[Any], Key]] = {
     int: _by_value,
     bool: _by_value,
     float: _float,
-    complex: lambda value: (complex, value.real.hex(), value.imag.hex()),
+    complex: lambda value: (complex, _float(value.real), _float(value.imag)),
     str: _by_value,
     bytes: _by_value,
     type(None): _by_value,

@@ -281,12 +281,10 @@ static int sign_int(CallSignature *sig, PyObject *value)
     return overflow ? sign_equal(sig, value) : push(sig, tagged(INT, 0)) && push(sig, (uint64_t)number);
 }
 
-/* The bits, which tell 0.0 from -0.0; every NaN is one. */
+/* The bits, which tell 0.0 from -0.0, and a NaN from one with the other sign: Python has no key for that. */
 static uint64_t float_bits(double number)
 {
     uint64_t bits;
-    if (number != number)
-        return ~(uint64_t)0;
     memcpy(&bits, &number, sizeof bits);
     return bits;
 }
