@@ -275,7 +275,7 @@ def why_refused(build: Build, call: BuildRequest) -> tuple[str, ...]:
     each call decided anew.
     """
     numbers = [number.value for number in call.leaves.numbers]
-    if reasons := build.accepts(call.as_seen) or build.too_large(numbers) or build.unseen():
+    if reasons := call.no_sizes() or build.accepts(call.as_seen) or build.too_large(numbers) or build.unseen():
         return reasons
     holds = build.check()(*call_of(call.fn, {**call.scope, **call.fixed}))
     return () if holds else ("its guards hold at a call of stand-ins, and not at this one",)

@@ -38,6 +38,10 @@ _CANONICAL = 1009
 """Stands for any size: strides that agree at it agree in order and density at every size."""
 
 
+MOST_NUMBER = 2**62
+"""A whole number that is no constant of a build's is smaller: with others it may come to more than 64 bits hold."""
+
+
 @dataclass(frozen=True)
 class BuildRequest:
     """A call of ``fn`` in the making of an offer; never kept.
@@ -94,6 +98,12 @@ class BuildRequest:
     def has_specialized_size(self) -> bool:
         """Whether any dynamic dim has a size that is a constant to the compiler."""
         return any(self.sizes[name] < 2 for name in self.dynamic)
+
+    def no_sizes(self) -> tuple[str, ...]:
+        """Why no build may take the numbers that it may be given others of, if so: sizes are computed in 64 bits."""
+        given = [one.value for one in self.leaves.numbers if one.label is not None or self.numbers_vary]
+        large = [one for one in given if isinstance(one, int) and abs(one) >= MOST_NUMBER]
+        return tuple(f"the number {one} is too large for what sizes are computed of" for one in large)
 
     def on_gpu(self) -> bool:
         """Whether any tensor of the call is on a CUDA device."""

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.effects import Beside, Effects
+from shapedispatch.errors import NoVariantError
 from shapedispatch.functions import request
 from shapedispatch.functions.permission import may_involve_ranks, what_timing_may_touch, why_no_builds
 from tests.helpers import assert_same, built, pinned
@@ -599,6 +600,17 @@ def test_torchs_own_functions_can_be_decorated(fn: Callable[..., Any], args: tup
     f = built(fn, exact=True, hints=())
     assert_same(f(*args), fn(*args))
     assert f.explain(*args).variant == "exact"
+
+
+@pytest.mark.generated
+@pytest.mark.parametrize("n", [2**62, 2**63 - 1, 2**63])
+def test_a_number_that_sizes_cannot_be_computed_of_is_plains(n: int) -> None:
+    """A build's sizes would wrap, and its result be what the memory held; plain raises, or not."""
+    f, x = built(lambda x, n: x[::n] * 2, dims={"n": "P"}, hints={"P": (8,)}), torch.ones(16, 4)
+    for number in (4, 5, 8):
+        assert_same(f.variant("hint[P=8]")(x, number), x[::number] * 2)
+    with pytest.raises(NoVariantError, match="too large for what sizes are computed of"):
+        f.variant("hint[P=8]")(x, n)
 
 
 @pytest.mark.generated
