@@ -26,7 +26,14 @@ ORDER = {
     "What one is told": ["Choice", "Timing", "Refusal", "CacheInfo"],
     "For the process": ["set_mode", "dispatchers", "load", "wait", "sync"],
     "Choices on disk": ["Store"],
-    "Errors": ["ShapeDispatchError", "SettingsError", "MissError", "NoVariantError"],
+    "Errors": [
+        "ShapeDispatchError",
+        "DeclarationError",
+        "SettingsError",
+        "MissError",
+        "NoVariantError",
+        "SyncError",
+    ],  # fmt: skip
 }
 
 HEAD = """# Everything public
@@ -52,8 +59,10 @@ MEANING = {
     "margin": "by how much a later candidate must win",
     "check": 'how numbers are compared. Built in: each build once by its graph. `"sample"`: on the call only; '
     "`[rtol, atol]`: so, with these tolerances; `false`: not at all",
-    "copy_limit": "share of free memory that copies of a call may take; beyond it a candidate runs on calls alone",
-    "isolate": "try candidates, and kernels' configs, in a worker process first: a crash or a hang costs one",
+    "copy_limit": "share of free memory that copies of a call may take; beyond it a build that its "
+    "graph vouches for runs on calls alone, and nothing else is tried",
+    "isolate": "try candidates, and kernels' configs, in a worker process first: a crash or a hang costs one; "
+    "for what stands at the top level of a module, not in the program that is started",
     "judge": '`"online"`: calls are themselves the samples, each run once, until the best is known; a backward '
     "counts where one follows",
     "learn": 'how the choice for a new shape comes about. `"now"`: within the call. `"background"`: [no call '

@@ -15,8 +15,9 @@
 `Variant` is an alternative that the user supplies. `set_mode`, `load`, `wait` and `dispatchers` are for the process,
 `sync` for the ranks of a distributed job, `Store` is where choices are kept between processes. `Choice` (with its
 `Timing` and `Refusal`) and `CacheInfo` are what one is told. Every error is a `ShapeDispatchError`: `SettingsError` at
-a wrong setting, `MissError` and `NoVariantError` at a call; what cannot be declared is one, too, and a TypeError and
-ValueError. ``hotpath_available`` says whether hits are answered in C, ``hotpath_reason`` why not (None where they are).
+a wrong setting, `MissError` and `NoVariantError` at a call, `SyncError` of ranks that do not agree, `DeclarationError`
+(a TypeError and a ValueError, too) where what was said cannot mean anything. ``hotpath_available`` says whether hits
+are answered in C, ``hotpath_reason`` why not (None where they are).
 
 Sizes are numbers of elements along an axis. Times are microseconds in names that end in ``_us``, wall-clock budgets
 milliseconds (``_ms``), memory bytes. An answer is always that of the function as written, within the tolerance that a
@@ -27,7 +28,7 @@ from typing import Any
 
 from .api.decorator import Dispatcher, shapedispatch
 from .api.registry import dispatchers, load, sync, wait
-from .errors import MissError, NoVariantError, SettingsError, ShapeDispatchError
+from .errors import DeclarationError, MissError, NoVariantError, SettingsError, ShapeDispatchError, SyncError
 from .hit import native
 from .records import CacheInfo, Choice, Refusal, Timing, Variant
 from .settings.modes import set_mode
@@ -36,6 +37,7 @@ from .store.store import Store
 __all__ = [
     "CacheInfo",
     "Choice",
+    "DeclarationError",
     "Dispatcher",
     "MissError",
     "NoVariantError",
@@ -43,6 +45,7 @@ __all__ = [
     "SettingsError",
     "ShapeDispatchError",
     "Store",
+    "SyncError",
     "Timing",
     "Variant",
     "dispatchers",

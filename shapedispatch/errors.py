@@ -27,7 +27,7 @@ class ShapeDispatchError(Exception):
 
 
 class DeclarationError(ShapeDispatchError, TypeError, ValueError):
-    """A decoration that cannot mean anything: raised at decoration, never at a call.
+    """What was said cannot mean anything: a decoration, a mode, a dim that there is not; never raised by a call.
 
     It is a TypeError and a ValueError because a wrong name, a wrong kind and a wrong
     size are one mistake to the person who made it.

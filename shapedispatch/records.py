@@ -97,10 +97,11 @@ class Refusal:
 class Choice:
     """The winner for a key, with every timing and every refusal; ``str()`` of it is a small table.
 
-    ``origin`` says how it was found: ``timed``; ``stored``/``shipped`` from disk; ``agreed`` by the ranks
-    of a job in `sync`; ``only`` candidate left;
-    ``nearest`` hint without timing; ``bucket`` shared with a timed neighbour; ``unseen`` (nothing is known:
-    ``explain`` never times); ``bypass`` (plain, because dispatching would be unsound); ``pinned`` by a setting.
+    ``origin`` says how it was found: ``timed``; ``learning``, not settled: calls are samples yet, or a build is on its
+    way; ``stored``/``shipped`` from disk; ``agreed`` by the ranks of a job in `sync`; ``only`` candidate left;
+    ``nearest``, what won at sizes near it, alone or found out together; ``bucket`` shared with a timed neighbour;
+    ``unseen`` (nothing is known: ``explain`` never times); ``bypass`` (plain, because dispatching would be unsound);
+    ``pinned`` by a setting.
     ``route`` is how the chosen build is reached, with the reason where it is not the direct one.
     ``notes`` are further sentences for a person: equal builds, views, what was not measured. ``graph_bytes`` is what
     the CUDA graphs hold by which it runs.
@@ -230,7 +231,7 @@ def _title(choice: Choice) -> str:
 
 def _how(choice: Choice) -> str:
     """The origin for a person: where nothing is near, plain is not the nearest of anything."""
-    taken = any(note.startswith((CHOSEN_AT, STORED_NEAR)) for note in choice.notes)
+    taken = bool(choice.timings) or any(note.startswith((CHOSEN_AT, STORED_NEAR)) for note in choice.notes)
     return choice.origin if choice.origin != "nearest" or choice.variant != "plain" or taken else "not timed"
 
 

@@ -47,6 +47,8 @@ def test_plain_is_not_shown_as_the_nearest_of_nothing() -> None:
     for note in ("chosen at M=16", "stored for the call nearest to this one"):
         assert str(Choice("plain", "nearest", notes=(note,))).startswith("plain (nearest)\n")
     assert str(Choice("hint[M=8]", "nearest")).startswith("hint[M=8] (nearest)\n")
+    timed = (Timing("plain", 10.0, 1.0, 24),)
+    assert str(Choice("plain", "nearest", timings=timed)).startswith("plain (nearest)\n")
 
 
 def test_a_list_of_choices_is_a_line_each() -> None:

@@ -19,6 +19,7 @@ from ..autotune.choose import Objective, check_objective
 from ..errors import DeclarationError
 from ..records import Variant
 from ..settings.resolve import TABLE
+from ..settings.schema import PREFIX
 from ..shapes.buckets import check_buckets
 from ..shapes.dims import check_hints, check_static, did_you_mean
 from ..store.store import Store
@@ -238,5 +239,10 @@ def unknown_argument(unknown: Mapping[str, Any], allowed: Collection[str]) -> st
         return (
             f"key={value!r}: in Triton's words a key is the names of the dims that choices depend on; "
             'here write dims="M N K" for a kernel, dims={"x": "M K"} for a function'
+        )
+    if label in TABLE:
+        return (
+            f"{label}={value!r}: {label} is a setting, and no argument of shapedispatch; write it in "
+            f"shapedispatch.toml or as {PREFIX}{label.upper()} in the environment"
         )
     return f"{label}={value!r} is not an argument of shapedispatch. {did_you_mean(label, allowed)}"

@@ -95,3 +95,11 @@ def test_a_compiled_function_is_refused() -> None:
     """With a word on what to write instead."""
     with pytest.raises(TypeError, match="without torch.compile"):
         shapedispatch(torch.compile(product, backend="eager"))
+
+
+def test_a_setting_that_is_given_as_an_argument_is_told_as_one() -> None:
+    """It looks like one, and nothing near it is; where to write it is what its user needs."""
+    with pytest.raises(DeclarationError, match=r"learn is a setting, .* SHAPEDISPATCH_LEARN in the environment"):
+        shapedispatch(lambda x: x, learn="background")
+    with pytest.raises(DeclarationError, match=r"'lern'|lern="):
+        shapedispatch(lambda x: x, lern="background")
