@@ -33,7 +33,7 @@ ORDER = {
         "MissError",
         "NoVariantError",
         "SyncError",
-    ],  # fmt: skip
+    ],
 }
 
 HEAD = """# Everything public
