@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 __all__ = ["Held", "TryLock", "fork_safe_lock", "fork_safe_rlock", "if_free"]
 
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
+_tried: weakref.WeakSet[TryLock] = weakref.WeakSet()
 _L = TypeVar("_L")
 
 
@@ -55,11 +56,12 @@ class TryLock:
     __slots__ = ("__weakref__", "_held")
 
     def __init__(self) -> None:
-        self._at_fork_reinit()
-        _all.add(self)
-
-    def _at_fork_reinit(self) -> None:
         self._held: weakref.ref[Held] | None = None
+        _tried.add(self)
+
+    def renew(self) -> None:
+        """In the child of a fork: what holds it may be another thread's, which is not there."""
+        self._held = None
 
     def take(self) -> Held | None:
         """What holds it from now on; None where that is another's."""
@@ -86,6 +88,8 @@ def _after_fork() -> None:
     # Python's own name for it, which its modules renew theirs by; where it is gone, a lock stays as it was.
     for one in list(_all):
         getattr(one, "_at_fork_reinit", bool)()
+    for tried in list(_tried):
+        tried.renew()
 
 
 if hasattr(os, "register_at_fork"):

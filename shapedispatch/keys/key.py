@@ -234,7 +234,7 @@ def why_tensor(t: Tensor) -> str | None:
 _NAN = struct.pack("<d", math.nan)
 
 
-def _float(value: float) -> Key:
+def _float(value: float) -> tuple[type[float], str]:
     if value != value and struct.pack("<d", value) != _NAN:  # which a function may show: its sign, say
         raise Bypass("a nan with other bits than float('nan'): no guard tells one from the other")
     return (float, value.hex())  # tells 0.0 from -0.0
@@ -264,7 +264,7 @@ _DESCRIBE: dict[type, Callable[[Any], Key]] = {
     int: _by_value,
     bool: _by_value,
     float: _float,
-    complex: lambda value: (complex, _float(value.real), _float(value.imag)),
+    complex: lambda value: (complex, _float(value.real)[1], _float(value.imag)[1]),
     str: _by_value,
     bytes: _by_value,
     type(None): _by_value,
