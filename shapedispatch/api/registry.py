@@ -44,7 +44,7 @@ def load(*targets: Any) -> list[Choice]:
     A module among ``targets`` gives what no key holds: it and the modules in it are the ``self`` of their methods. So
     ``load(model)`` makes ready for ``set_mode("sealed")`` all that the model's classes and functions have stored; of a
     model that is dispatched itself also its children, where another process has left its calls to them. See
-    `Dispatcher.load`. Of dispatchers that are not named the methods of other modules' classes are left out.
+    `Dispatcher.load`. Where no dispatcher is named, the methods of other modules' classes are left out.
     """
     for target in targets:
         if not isinstance(target, Module) and not hasattr(target, "core"):

@@ -109,7 +109,7 @@ class Introspection:
             with tuning_lock.acquired():
                 tuning_lock.note_owner()
                 new = not core.table.peek(key)
-                return decide(self._case(key, args, kwargs), True, exhaustive, missed=new).choice
+                return decide(self._case(key, args, kwargs), retune=True, exhaustive=exhaustive, missed=new).choice
         except PlainRaised as reason:
             raise (reason.__cause__ or reason) from None
         except Bypass as reason:
