@@ -27,6 +27,8 @@ NAMES = [
     "NoVariantError",
     "MissError",
     "SettingsError",
+    "DeclarationError",
+    "SyncError",
 ]
 
 

@@ -38,14 +38,21 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return made.requires_grad_() if made.is_floating_point() and draw(st.booleans()) else made
 
 
+def of_usual_nans(number: complex) -> complex:
+    """The number, where it is none with the bits of ``float("nan")``: others have no key."""
+    if isinstance(number, complex):
+        return complex(of_usual_nans(number.real), of_usual_nans(number.imag))  # type: ignore[arg-type]  # both are floats
+    return math.nan if math.isnan(number) else number
+
+
 values = st.recursive(
     tensors()
     | st.integers(-(2**70), 2**70)
     | st.booleans()
-    | st.floats()
+    | st.floats().map(of_usual_nans)
     | st.none()
     | st.text(max_size=5)
-    | st.complex_numbers()
+    | st.complex_numbers().map(of_usual_nans)
     | st.sampled_from([torch.float32, torch.device("cpu"), torch.strided]),
     lambda inner: (
         st.lists(inner, max_size=2) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
