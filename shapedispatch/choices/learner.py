@@ -5,6 +5,7 @@ Where another thread is noting a sample, or nothing may be sampled now, the best
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from ..online.real_calls import Sampler
 from ..online.verdicts import Verdict
 from ..records import Choice, Refusal
 from .pooled import PooledContest
-from .sampling import CALLED, LAUNCHER, Sampling, Way
+from .sampling import CALLED, LAUNCHER, Sampling, Way, unless_missed
 
 __all__ = ["WARM", "WRONG", "Learning", "all_checks", "all_checks_of"]
 
@@ -44,19 +45,9 @@ SOON_US = 1_000.0
 WRONG = "it gives other numbers than plain"
 
 
-def _unless_missed(figures: Figures, candidate: Candidate, run: Callable[..., Any]) -> Callable[..., Any]:
-    """How to run a candidate, by a sample that does not count where the call was no replay of its graph."""
-    missed = candidate.missed
-    if missed is None:
-        return run
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        before = missed()
-        answer = run(*args, **kwargs)
-        figures.warm = figures.warm and missed() == before
-        return answer
-
-    return counted
+def _is_soon(away_us: float, own_us: float, calls: int = 1) -> bool:
+    """Whether so many calls came soon one after the other, away for so long in all: what they took is no pause."""
+    return away_us <= calls * SOON_US + (own_us if math.isfinite(own_us) else 0.0)
 
 
 def all_checks(candidates: Sequence[Candidate]) -> Check | None:
@@ -147,7 +138,7 @@ class Learning(Sampling):
         What a small call takes after other candidates' calls is not what it takes where it was chosen. So calls go
         before the sample, and nothing between them, where the contest asks for that.
         """
-        soon = self._away_us <= SOON_US
+        soon = _is_soon(self._away_us, self._leader_us() if self.sampler.late else 0.0)  # it may have waited
         self._give_way()
         self.sampler.collect()  # a key that waits for its last samples makes no other
         waits = self._alone() or self.sampler.waiting() > len(self.contest.contestants)
@@ -175,7 +166,7 @@ class Learning(Sampling):
             return
         calls = self.rest(self, resting)
         if self._is_resting:
-            self.contest.ran((calls - 1) * self.contest.leader().cost().median_us)
+            self.contest.ran((calls - 1) * self._leader_us())
         self._is_resting = resting and calls > 0
 
     def _warmed(self, figures: Figures, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -215,15 +206,14 @@ class Learning(Sampling):
         if not self._ended_ns and isinstance(self.contest, PooledContest):
             return False
         began_ns = self.sampler.clock_ns()
-        soon = began_ns - self._ended_ns <= 1e3 * SOON_US * (1 + turns.taken)
-        goes_on = self._goes_on_in_c(turns, soon)
+        goes_on = self._goes_on_in_c(turns, (began_ns - self._ended_ns) / 1e3)
         self._ended_ns = self.sampler.clock_ns()
         if not self.contest.over:
             self.contest.looked((self._ended_ns - began_ns) / 1e3)
         return goes_on
 
-    def _goes_on_in_c(self, turns: LaunchTurns, soon: bool) -> bool:
-        """Note what was run in C since the last time, and say what is next; False where C does not get there."""
+    def _goes_on_in_c(self, turns: LaunchTurns, away_us: float) -> bool:
+        """Note what C has run since, so long ago, and say what is next; False where it does not get there."""
         self._passed_over = self._passed_over + 1 if turns.left and turns.taken == self._taken else 0
         taken = turns.collect()
         for number, (whose, _, host_ns, device_us, dry, since_us) in enumerate(taken, 1):
@@ -233,6 +223,8 @@ class Learning(Sampling):
                 self._was_no_replay(whose, host_ns / 1e3)
         self.sampler.collect()  # what a first call took, which was a sample here
         self._give_way()
+        each_us = [max(host_ns / 1e3, us) for _, _, host_ns, us, *_ in taken] or [self._leader_us()]
+        soon = _is_soon(away_us, turns.taken * sum(each_us) / len(each_us), 1 + turns.taken)
         wanted = () if self.contest.over or turns.left else self._next_turns(turns, soon)
         if self.contest.over and not self.pending:
             turns.begin(())
@@ -334,7 +326,7 @@ class Learning(Sampling):
         before = history(args, kwargs) if figures.backward is not None else None
         missed = candidate.missed() if candidate.missed is not None else 0
         try:
-            answer = self.sampler.run(figures, _unless_missed(figures, candidate, way(candidate)), args, kwargs)
+            answer = self.sampler.run(figures, unless_missed(figures, candidate, way(candidate)), args, kwargs)
         except what_fails() as error:  # the boundary where a candidate is judged; the reason is kept
             if not self._plain_may_answer(candidate):
                 raise
@@ -372,6 +364,10 @@ class Learning(Sampling):
             if candidate.name == name:
                 return candidate
         raise LookupError(f"there is no candidate {name}")
+
+    def _leader_us(self) -> float:
+        """What a call of it takes as far as that is known."""
+        return self.contest.leader().cost().median_us
 
     def leader(self) -> Candidate:
         """The best candidate as far as it is known."""

@@ -38,7 +38,7 @@ def pool_of(ctx: MissContext, sizes: Mapping[str, int], make: bool = False) -> P
         family = families[ctx.kin] = Family()
     octaves = tuple([size.bit_length() for size in sizes.values()])
     found = family.pools.get(octaves)
-    if found is not None or not (make or family.entries):
+    if (found is not None and found.favourite is not None) or not (make or family.entries):
         return found
     return family.pool(octaves, ctx.settings.margin, *(leading(ctx, sizes, family.alone) or ()))
 

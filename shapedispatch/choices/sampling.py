@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from ..backend import Candidate, Offer
 from ..interpreter.failures import what_fails
 from ..interpreter.locks import TryLock
+from ..online.figures import Figures
 
-__all__ = ["CALLED", "FIRST_STEPS", "LAUNCHED", "LAUNCHER", "Sampling", "Way"]
+__all__ = ["CALLED", "FIRST_STEPS", "LAUNCHED", "LAUNCHER", "Sampling", "Way", "unless_missed"]
 
 Way = Callable[[Candidate], Callable[..., Any]]
 CALLED: Way = attrgetter("run")
@@ -20,6 +21,21 @@ LAUNCHER: Way = attrgetter("run.launcher")
 """The same for a kernel's at a hit in C; of functions that is `CALLED`."""
 FIRST_STEPS = "plain runs the first steps of a program that has backwards"
 """How the note begins that says why nothing else runs yet."""
+
+
+def unless_missed(figures: Figures, candidate: Candidate, run: Callable[..., Any]) -> Callable[..., Any]:
+    """How to run a candidate, by a sample that does not count where the call was no replay of its graph."""
+    missed = candidate.missed
+    if missed is None:
+        return run
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        before = missed()
+        answer = run(*args, **kwargs)
+        figures.warm = figures.warm and missed() == before
+        return answer
+
+    return counted
 
 
 class Sampling:

@@ -8,7 +8,7 @@ runs or times anything; what is asked from several threads is asked with a lock 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -41,6 +41,8 @@ LIKELY, FEWEST, STRIKING = 3, 2, 1 / MATTERS
 plain's time in each of them."""
 JUDGED_AFTER = (FEWEST, LIKELY, ENOUGH, TIES, 24, MOST)
 """Pairs of each after which what they show may change anything: to look at it takes longer than some calls."""
+COLD_AFTER = 11
+"""Cold pairs in a row after which they count, and the warm ones before them do not: so calls come by now."""
 NEARLY = 0.2
 """How many doublings of sizes apart, together, two calls are at most that are a pair."""
 MOST_OPEN, PASSES = 16, 8
@@ -124,6 +126,8 @@ class Pairs:
     _running: list[str] = field(default_factory=list)
     _cold: set[str] = field(default_factory=set)
     """Those of which all pairs are cold ones: they count as long as there is no other."""
+    _passed: Counter[str] = field(default_factory=Counter)
+    """How many cold ones in a row did not count."""
     _out: set[str] = field(default_factory=set)
     """Those that raised."""
     _is_decided: bool = False
@@ -187,15 +191,18 @@ class Pairs:
                 self._running.remove(one)
 
     def _takes(self, name: str, cold: bool) -> bool:
-        """Whether a pair counts beside those that there are, which are forgotten where it is the first warm one."""
-        if cold:
-            if not self._found[name]:
-                self._cold.add(name)
-            return name in self._cold
-        if name in self._cold:
-            self._cold.discard(name)
+        """Whether a pair counts beside those that there are.
+
+        They are forgotten where it is the first warm one, or many cold ones have come in a row.
+        """
+        self._passed[name] = self._passed[name] + 1 if cold and name not in self._cold else 0
+        if not cold and name not in self._cold:
+            return True
+        changes = not cold or not self._found[name] or self._passed[name] >= COLD_AFTER
+        if changes:
             self._found[name].clear()
-        return True
+            self._cold = {*self._cold, name} if cold else self._cold - {name}
+        return changes or name in self._cold
 
     def failed(self, name: str) -> None:
         """It raised: it is out, whatever it has shown."""

@@ -120,23 +120,24 @@ class Family:
         return [name for name in names if 0 < wanted[name] == max(wanted.values())]
 
     def pool(self, octaves: Octaves, margin: float, leads: str | None = None, share: float = 1.0) -> Pool:
-        """That of these octaves, which begins with what the others know; else with what ``leads`` at a key near it.
-
-        There that took such a ``share`` of plain's time.
-        """
+        """That of these octaves; it begins with what others know, or ``leads`` near it in such a ``share`` of time."""
         found = self.pools.get(octaves)
-        if found is not None:
+        if found is not None and leads is None:
             return found
-        made = Pool(Pairs(margin), family=self, near_share=share)
         with self.lock:
-            for name, entry in self.entries.items():
-                made.learns(name, entry)
-            self._expects(octaves, made)
-            if made.favourite is None:
-                made.favourite = leads  # of one key, of few samples maybe: it is run, and bears nothing out
-            while len(self.pools) >= MOST_POOLS:
-                del self.pools[next(iter(self.pools))]
-            return self.pools.setdefault(octaves, made)
+            found = found or self._made(octaves, margin)
+            left = [] if leads is None else found.runs_meanwhile(leads, share)
+        _let_go(left)
+        return found
+
+    def _made(self, octaves: Octaves, margin: float) -> Pool:
+        made = Pool(Pairs(margin), family=self)
+        for name, entry in self.entries.items():
+            made.learns(name, entry)
+        self._expects(octaves, made)
+        while len(self.pools) >= MOST_POOLS:
+            del self.pools[next(iter(self.pools))]
+        return self.pools.setdefault(octaves, made)
 
     def settles_ties(self, margin: float) -> list[Follower]:
         """Have those pools that found too little each run what all that they found together says is best.
@@ -281,10 +282,7 @@ class Pool:
         return any(cost.median_us > most for cost in self.pairs.costs() if cost.variant in names)
 
     def at_once(self, names: Sequence[str]) -> int:
-        """How many calls of each of these a key is to give before it is looked what they show: that costs, too.
-
-        One where any of them takes longer than the fastest by what matters.
-        """
+        """How many calls of each a key gives before it is looked what they show, which costs; 1 where one is behind."""
         with self.family.lock:
             return 1 if self._is_behind(names) else self.pairs.until_judged(names)
 
@@ -376,6 +374,13 @@ class Pool:
     def _bears_out(self, leader: str) -> bool:
         """Whether the pairs say of what was expected that it is best, and of no other that it may be."""
         return leader == self.expected and self.pairs.is_likely(leader) and not self.pairs.may_be_led(leader)
+
+    def runs_meanwhile(self, leads: str, share: float) -> list[Follower]:
+        """As `prefers`, where nothing else is known; of one key, of few samples maybe, it bears nothing out."""
+        if self.favourite is not None or self.over or not self.pairs.is_empty():
+            return []
+        self.near_share = share
+        return self.prefers(leads)
 
     def prefers(self, favourite: str | None) -> list[Follower]:
         """Have this for a favourite; who runs another one, and is to be let go."""

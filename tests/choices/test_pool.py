@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from shapedispatch.autotune.benchmark import ENOUGH
-from shapedispatch.choices.pooled import ENOUGH_OF_PLAIN, PooledContest
+from shapedispatch.choices.pooled import ENOUGH_OF_PLAIN, PooledContest, pool_of
 from shapedispatch.hit.table import Entry
 from shapedispatch.online.contest import COLD_US, MOST_NOTING_US, SHARE, SMALL_US
 from shapedispatch.online.figures import Figures
 from shapedispatch.online.pairs import FEWEST, LIKELY, MOST_OPEN, TIES, Pairs
 from shapedispatch.online.pool import ALONE, FREE_TOGETHER_US, Family, Pool
-from shapedispatch.records import Choice
+from shapedispatch.records import Choice, Timing
 
 
 class Clock:
@@ -520,6 +521,31 @@ def test_a_pool_begins_with_what_leads_at_a_key_near_it() -> None:
     for _ in range(LIKELY):
         of.gave([("b", 0.99, False)])
     assert not of.over
+
+
+def test_a_pool_that_was_made_before_anything_led_runs_what_comes_to_lead() -> None:
+    """The first key of its sizes makes it; a device that is behind has hundreds of calls before the first pair is."""
+    family = Family()
+    of = family.pool((8,), 0.02)
+    waits = contest(of, "a", "b")
+    assert waits.leader().name == "plain"
+    assert family.pool((8,), 0.02, "b", 0.25) is of
+    assert (waits.leader().name, of.least_share(), of.is_borne_out()) == ("b", 0.25, False)
+    assert family.pool((8,), 0.02, "a").favourite == "b"
+
+
+def test_a_key_asks_again_what_leads_near_it_while_its_pool_knows_nothing() -> None:
+    """Another key has made the pool, and is not learned alone."""
+    facts = SimpleNamespace(settled={}, so_far={}, families={})
+    ctx = cast(Any, SimpleNamespace(kin="kin", core=SimpleNamespace(table=SimpleNamespace(facts=facts))))
+    ctx.settings = SimpleNamespace(margin=0.02)
+    made = pool_of(ctx, {"M": 200}, make=True)
+    assert made is not None
+    assert made.favourite is None
+    took = (Timing("plain", 20.0, 0.0, 9), Timing("build", 10.0, 0.0, 9))
+    facts.settled["kin"] = (Choice("build", "timed", sizes={"M": 180}, timings=took),)
+    assert pool_of(ctx, {"M": 210}, make=True) is made
+    assert made.favourite == "build"
 
 
 def test_what_pools_have_found_comes_before_what_leads_at_a_key() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shapedispatch import Variant, shapedispatch
 from shapedispatch.choices import learner
-from shapedispatch.choices.learner import AFTER, MOST_BETWEEN, WARM
+from shapedispatch.choices.learner import AFTER, MOST_BETWEEN, SOON_US, WARM
 from shapedispatch.choices.pooled import PooledContest
 from shapedispatch.hit import native
 from shapedispatch.online.contest import MOST_NOTING_US, SHARE
@@ -322,6 +322,37 @@ def test_the_samples_of_a_pool_are_warm_from_the_second_call_on(events: CEvents)
     for _ in range(WARM):
         f(rows(70))
     assert turns.waiting == 1
+
+
+def test_long_calls_one_after_the_other_are_warm(events: CEvents) -> None:
+    """What they take themselves is no time between them: cold pairs count for nothing once there are warm ones."""
+    f = two(events, 2500.0, 1500.0)
+    for count in (65, 66):  # the first two are learned alone
+        f(torch.ones(count))
+    together = torch.ones(70)
+    for _ in range(4):
+        f(together)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    contest = entry.learner.contest
+    soon = []
+    for _ in range(40):
+        f(together)
+        soon.append(all(contest._soon.values()))
+    assert all(soon)
+    assert f.explain(together).variant == "other"
+
+
+def test_long_calls_with_pauses_between_them_are_cold(events: CEvents) -> None:
+    """Other code has run meanwhile, most likely."""
+    f = two(events, 2500.0, 1500.0)
+    for count in (65, 66):
+        f(torch.ones(count))
+    together = torch.ones(70)
+    for _ in range(12):
+        events.now_us += 2 * SOON_US
+        f(together)
+    (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
+    assert not any(entry.learner.contest._soon.values())
 
 
 def test_what_runs_meanwhile_is_shown_as_it_is_reached(events: CEvents) -> None:

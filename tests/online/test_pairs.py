@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapedispatch.autotune.benchmark import ENOUGH
-from shapedispatch.online.pairs import LIKELY, MOST, MOST_OPEN, PASSES, TIES, Half, Halves, Pairs
+from shapedispatch.online.pairs import COLD_AFTER, LIKELY, MOST, MOST_OPEN, PASSES, TIES, Half, Halves, Pairs
 
 
 def pairs(*names: str) -> Pairs:
@@ -289,6 +289,19 @@ def test_a_pair_is_cold_where_one_of_its_calls_was() -> None:
         halves = Halves()
         halves.add(Half("fast", True, 10.0, (100,), first))
         assert halves.add(Half("fast", False, 5.0, (100,), second)) == (0.5, True)
+
+
+def test_cold_pairs_count_where_all_that_come_are_cold_by_now() -> None:
+    """Else a program that called in a loop once, and does not any more, would be learned from for ever."""
+    pairs = Pairs(0.02)
+    pairs.add("build")
+    pairs.gave([("build", 0.9, False)] * 2)
+    pairs.gave([("build", 0.5, True)] * (COLD_AFTER - 1) + [("build", 0.9, False)])
+    assert [cost.repeats for cost in pairs.costs()[1:]] == [3]
+    pairs.gave([("build", 0.5, True)] * (COLD_AFTER + 1))
+    assert [(cost.median_us, cost.repeats) for cost in pairs.costs()[1:]] == [(50.0, 2)]
+    pairs.gave([("build", 0.7, False)])
+    assert [(cost.median_us, cost.repeats) for cost in pairs.costs()[1:]] == [(70.0, 1)]
 
 
 def test_cold_pairs_count_as_long_as_there_is_no_other() -> None:
