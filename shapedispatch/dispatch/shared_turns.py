@@ -245,11 +245,13 @@ class SharedTurns:
         self.family.lost(SAMPLE_US + calls * self._extra_us(pool, ran, min(took_us, FAR * least_us)))  # but for a pause
 
     def _extra_us(self, pool: Pool, ran: str, took_us: float) -> float:
-        """How much less the favourite would have taken."""
+        """How much less the favourite would have taken; of what there is no pair yet, the fastest at such sizes."""
+        likely = pool.least_share()
         with self.family.lock:
             shares = {cost.variant: cost.median_us / PLAIN_US for cost in pool.pairs.costs()}
-        usual = shares.get(self.leads(pool), 1.0)
-        return max(0.0, took_us * (1 - usual / shares.get(ran, 1.0)))
+        if ran not in shares:
+            return max(0.0, took_us - self._least_in[pool])
+        return max(0.0, took_us * (1 - shares.get(self.leads(pool), likely) / shares[ran]))
 
     def _begin(self) -> bool:
         """Let the next calls be plain's and those of the variants that are wanted, if any are and may be afforded."""

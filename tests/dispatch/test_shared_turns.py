@@ -26,7 +26,7 @@ from shapedispatch.dispatch.shared_turns import (
 )
 from shapedispatch.hit import native
 from shapedispatch.hit.table import Entry
-from shapedispatch.online.contest import SHARE
+from shapedispatch.online.contest import SAMPLE_US, SHARE
 from shapedispatch.online.pairs import Pairs
 from shapedispatch.online.pool import FREE_TOGETHER_US, Family, Pool
 from shapedispatch.online.real_calls import HostSampler, StreamSampler
@@ -310,6 +310,21 @@ def test_a_pause_in_a_sample_does_not_end_learning(events: CEvents) -> None:
     before_us, where = program.family.lost_us, (program.pool(600), (600,), False)
     program.shared._take_in([(((["build"], True), where), 0, 60_000_000, 60_000.0, False, None)])
     assert 0 < program.family.lost_us - before_us < 0.05 * 60_000
+
+
+@pytest.mark.parametrize(("ran", "took_us", "lost_us"), [("plain", 600, 540), ("build", 60, 0), ("other", 180, 120)])
+def test_what_leads_near_it_says_what_is_lost_before_there_is_a_pair(
+    events: CEvents, ran: str, took_us: int, lost_us: int
+) -> None:
+    """A key that is learned alone has shown that; of what was never compared, the fastest sample at such sizes does."""
+    program = Program(events, plain_us=1.0, build_us=0.1, other=0.3)
+    pool, turns = program.family.pool(((600).bit_length(),), 0.02, "build", 0.1), program.shared
+    program.key(600)
+    turns._least_in[pool], program.family.lost_us = 60.0, 0.0
+    whose = (["build", "other"], True) if ran == "plain" else ([ran], False)
+    turns._take_in([((whose, (pool, (600,), False)), 0, took_us * 1000, float(took_us), False, None)])
+    calls = 1 + turns._before / turns._at_once
+    assert program.family.lost_us == pytest.approx(SAMPLE_US + calls * lost_us)
 
 
 def test_inside_a_capture_nothing_is_polled(events: CEvents, monkeypatch: pytest.MonkeyPatch) -> None:
