@@ -63,7 +63,7 @@ calls, the less is what learning takes. From which size on it is looked for; how
 there; how the sizes follow one another."""
 STALL_BAR_US, NEAR_BAR, FAR_BAR, RANDOM_BAR, MEDIAN_BAR, TAIL_BAR = 100.0, 1.05, 1.08, 1.05, 0.005, 0.05
 NOTHING_US, LAUNCH_BAR_US = 0.3, 1.5
-REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 20.0
+REPEAT_SECONDS, WORKLOAD_SECONDS = 110.0, 40.0
 """What the processes that are to choose alike may take together; what a workload in one loop may take: none is begun
 where less than that is left."""
 LOOPS = ("free", "full", "waited")
@@ -410,13 +410,15 @@ def of_workload(
         calls_a_loop = 20 if chosen.small else enough(took / number)
         times = oracle(calls, kind, calls_a_loop, chosen.device)
         best = min(times, key=lambda one: times[one])
-        again = {one: calls[one] for one in (choice.variant, best)}  # the least of several is the luckiest, too
-        times |= oracle(again, kind, calls_a_loop, chosen.device) if len(again) > 1 else {}
+        again = {one: calls[one] for one in (choice.variant, best)}
+        if len(again) > 1:  # the least of several was the luckiest, too: the two once more, and which of them it is
+            times |= oracle(again, kind, calls_a_loop, chosen.device)
+            best = min(again, key=lambda one: times[one])
         keys.append(args)
         rows.append({
             "workload": workload.name, "loop": kind, "sizes": dict(sizes), "chosen": choice.variant,
             "origin": choice.origin, "best": best, "times_us": times,
-            "regret": max(0.0, times[choice.variant] / times[best] - 1), "lost_us": times[choice.variant] - times[best],
+            "regret": times[choice.variant] / times[best] - 1, "lost_us": times[choice.variant] - times[best],
             "far": max(times.values()) > 2 * times[best], "took_us": [], "best_hit_us": [],
             "seen": {timing.variant: timing.median_us for timing in choice.timings},
         })  # fmt: skip
@@ -438,8 +440,8 @@ def of_workload(
 
 def is_decided(row: Mapping[str, Any]) -> bool:
     """Whether a third pass cannot bring the median over the bar, nor under it."""
-    bar = FAR_BAR if row["far"] else NEAR_BAR
-    return sum(cost <= bar for cost in row.get("costs", ())) in (0, 2) and len(row.get("costs", ())) == 2
+    bar, costs = FAR_BAR if row["far"] else NEAR_BAR, row.get("costs", ())
+    return len(costs) == 2 and (costs[0] <= bar) == (costs[1] <= bar)
 
 
 def enough(call_us: float) -> int:

@@ -120,7 +120,7 @@ class Family:
         return [name for name in names if 0 < wanted[name] == max(wanted.values())]
 
     def pool(self, octaves: Octaves, margin: float, leads: str | None = None, share: float = 1.0) -> Pool:
-        """That of these octaves; it begins with what others know, or ``leads`` near it in such a ``share`` of time."""
+        """That of these octaves: it begins with what others know, or what ``leads`` at a ``share`` of plain's time."""
         found = self.pools.get(octaves)
         if found is not None and leads is None:
             return found
@@ -131,6 +131,7 @@ class Family:
         return found
 
     def _made(self, octaves: Octaves, margin: float) -> Pool:
+        """One more, with the lock held."""
         made = Pool(Pairs(margin), family=self)
         for name, entry in self.entries.items():
             made.learns(name, entry)

@@ -333,8 +333,8 @@ def test_long_calls_one_after_the_other_are_warm(events: CEvents) -> None:
     for _ in range(4):
         f(together)
     (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
-    contest = entry.learner.contest
-    soon = []
+    contest, soon = entry.learner.contest, list[bool]()
+    assert contest._soon
     for _ in range(40):
         f(together)
         soon.append(all(contest._soon.values()))
@@ -352,7 +352,7 @@ def test_long_calls_with_pauses_between_them_are_cold(events: CEvents) -> None:
         events.now_us += 2 * SOON_US
         f(together)
     (entry,) = f.core.table.peek(f.core.table.newest(1)[0])
-    assert not any(entry.learner.contest._soon.values())
+    assert {*entry.learner.contest._soon.values()} == {False}
 
 
 def test_what_runs_meanwhile_is_shown_as_it_is_reached(events: CEvents) -> None:
